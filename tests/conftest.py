@@ -1,0 +1,83 @@
+"""Fixtures of all tests: ways to run a function, seeds, and comparing with stated tolerances."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+MODES = {
+    "eager": lambda function: function,
+    "graph": lambda function: tf.function(function),
+    "xla": lambda function: tf.function(function, jit_compile=True),
+}
+
+# Largest difference allowed, absolute for values around 1 and relative beyond. The reference gets
+# the same rounded inputs, so this is the error of the computation only: a few units of the last
+# place (2^-11 in float16, 2^-8 in bfloat16) of the query, which is scaled before the product, and
+# of the result.
+TOLERANCES = {"float64": 1e-12, "float32": 2e-6, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+def to_numpy(value):
+    """NumPy arrays in place of tensors, at any depth of tuples; half precision as float32."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(to_numpy(item) for item in value)
+    array = np.asarray(value)
+    return array.astype("float32") if array.dtype.name in ("float16", "bfloat16") else array
+
+
+def rounded(array, dtype):
+    """The tensor of that dtype nearest to `array`, and its exact values in float64."""
+    tensor = tf.cast(tf.convert_to_tensor(array), dtype)
+    return tensor, tf.cast(tensor, "float64").numpy()
+
+
+@pytest.fixture(autouse=True)
+def seeds():
+    """Every test starts from the same seeds."""
+    keras.utils.set_random_seed(2015)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1409)
+
+
+@pytest.fixture(params=list(MODES))
+def mode(request):
+    """Name of the way to run: eager, graph (tf.function), xla (jit_compile=True)."""
+    return request.param
+
+
+@pytest.fixture
+def run(mode):
+    """`run(function, *tensors)`: its result in this mode as NumPy arrays."""
+
+    def call(function, *tensors):
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        return to_numpy(MODES[mode](function)(*tensors))
+
+    return call
+
+
+@pytest.fixture(params=list(TOLERANCES))
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture
+def assert_close():
+    """`assert_close(actual, expected, dtype)`: equal within the tolerance stated for the dtype."""
+
+    def check(actual, expected, dtype="float32"):
+        actual, expected = to_numpy(actual), np.asarray(expected)
+        assert actual.shape == expected.shape
+        limit = TOLERANCES[dtype]
+        np.testing.assert_allclose(actual, expected, rtol=limit, atol=limit)
+
+    return check
