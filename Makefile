@@ -1,0 +1,56 @@
+# Needs make and Python 3.11 or newer; everything else is installed into $(VENV).
+
+PYTHON ?= python3
+VENV ?= .venv
+DEMO ?= build/demo
+DIST ?= dist
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+RUN := $(VENV)/bin/python
+# What decides about the contents of an environment: change it and the next run installs again.
+PACKAGING := setup.py pyproject.toml keras_attention/__init__.py
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint benchmark dist clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | \
+		while IFS='|' read -r target text; do printf '%-16s %s\n' "$$target" "$$text"; done
+
+demo: $(VENV)/.has-examples ## Train, export and use a pronunciation model on real data
+	$(RUN) examples/g2p.py --output $(DEMO)
+	$(RUN) examples/pronounce.py --model $(DEMO)/saved_model attention keras tensorflow
+
+test: $(VENV)/.has-test ## Run the tests and the examples in the docstrings
+	$(RUN) -m pytest
+
+test-slow: $(VENV)/.has-test ## Run the tests that take more than a few seconds
+	$(RUN) -m pytest -m slow
+
+lint: $(VENV)/.has-dev ## Check style and formatting
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+benchmark: $(VENV)/.has-test ## Time the layers against Keras's and write docs/performance.md
+	$(RUN) benchmarks/attention_layers.py
+
+dist: $(VENV)/.has-dev ## Build a source archive and a wheel
+	$(RUN) -m build --outdir $(DIST)
+
+clean: ## Remove environments, builds and caches
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One environment serves all targets, so that TensorFlow is installed once. The package is linked
+# into it, not copied: changes to the source take effect at once.
+$(VENV)/.has-%: $(PACKAGING) | $(VENV)/.created
+	$(RUN) -m pip install --disable-pip-version-check --quiet --editable '.[$*]'
+	@touch $@
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Python 3.11 or newer is needed, and '$(PYTHON)' is not that." >&2; \
+		echo "Name another one like this: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@

@@ -1,0 +1,51 @@
+"""Packaging of keras_attention. Tools are configured in pyproject.toml."""
+
+import ast
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+
+def read_version():
+    """The value of `__version__`, read without importing the package (and so without Keras)."""
+    for node in ast.parse((ROOT / "keras_attention/__init__.py").read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == "__version__":
+            return ast.literal_eval(node.value)
+    raise RuntimeError("keras_attention/__init__.py sets no __version__")
+
+
+EXAMPLES = ["matplotlib"]
+TEST = ["pytest", "hypothesis", "setuptools", *EXAMPLES]
+
+setup(
+    name="keras-attention-layers",
+    version=read_version(),
+    description="Attention layers and attentional decoders for Keras 3 on TensorFlow",
+    long_description=(ROOT / "README.md").read_text("utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    packages=find_packages(include=["keras_attention", "keras_attention.*"]),
+    package_data={"keras_attention": ["py.typed"]},
+    # The bounds are the versions that the tests ran on.
+    python_requires=">=3.11",
+    install_requires=["keras>=3.15,<3.16", "tensorflow>=2.21,<2.22", "numpy>=2"],
+    extras_require={
+        "examples": EXAMPLES,
+        "export": [],  # A SavedModel needs TensorFlow only; converters join with their code.
+        "test": TEST,
+        "dev": ["ruff", "build", *TEST],
+    },
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+    keywords="attention keras tensorflow bahdanau luong multi-head seq2seq",
+    zip_safe=False,
+)
