@@ -90,8 +90,26 @@ def segment_mask(query_segments, key_segments=None):
     return mask
 
 
-def layer_mask(B, T, S, query_mask=None, value_mask=None, key_mask=None, attention_mask=None,
-               causal=False):
+def combine_masks(shape, *masks):
+    """The and of masks, none of which need have the whole shape `[B, ..., T, S]` of the scores.
+
+    A mask of rank 2 is `[T, S]`. One of higher rank has the batch first and its other axes last.
+    An axis of size 1 stands for all.
+    """
+    combined = np.ones(shape, bool)
+    for mask in (np.asarray(mask) for mask in masks if mask is not None):
+        for index in np.ndindex(*shape):
+            place = (
+                index[-2:] if mask.ndim == 2 else index[:1] + index[len(index) + 1 - mask.ndim :]
+            )
+            place = tuple(0 if size == 1 else i for i, size in zip(place, mask.shape, strict=True))
+            combined[index] = combined[index] and mask[place]
+    return combined
+
+
+def layer_mask(
+    B, T, S, query_mask=None, value_mask=None, key_mask=None, attention_mask=None, causal=False
+):
     """`[B, T, S]` from the masks of a layer's call, which are all and-ed."""
     mask = np.ones((B, T, S), bool)
     for b in range(B):
@@ -295,8 +313,9 @@ def gru_cell(kernel, recurrent_kernel, bias, reset_after=True):
     input_bias, recurrent_bias = bias if reset_after else (bias, np.zeros(3 * U))
 
     def gate(which, x, h):
-        return (affine(x, kernel[:, which], input_bias[which])
-                + affine(h, recurrent_kernel[:, which], recurrent_bias[which]))
+        return affine(x, kernel[:, which], input_bias[which]) + affine(
+            h, recurrent_kernel[:, which], recurrent_bias[which]
+        )
 
     def step(x, state):
         h = f64(state[0])
@@ -319,7 +338,7 @@ def lstm_cell(kernel, recurrent_kernel, bias):
     def step(x, state):
         h, c = f64(state[0]), f64(state[1])
         gates = affine(x, kernel, bias) + affine(h, recurrent_kernel)
-        i, f, g, o = (gates[n * U:(n + 1) * U] for n in range(4))
+        i, f, g, o = (gates[n * U : (n + 1) * U] for n in range(4))
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
         h = sigmoid(o) * np.tanh(c)
         return h, [h, c]
@@ -402,8 +421,9 @@ def bahdanau_decoder(cell, attention, inputs, state, memory, memory_mask=None, m
     return run_decoder(step, inputs, state, memory, memory_mask, mask)
 
 
-def luong_decoder(cell, attention, kernel, bias, inputs, state, memory, memory_mask=None,
-                  mask=None):
+def luong_decoder(
+    cell, attention, kernel, bias, inputs, state, memory, memory_mask=None, mask=None
+):
     """Luong section 3, without input feeding, one sample."""
 
     def step(*args):

@@ -35,15 +35,36 @@ def test_masks():
     assert ref.segment_mask([[1, 2]], [[2, 1, 1]]).astype(int).tolist() == [[[0, 1, 1], [1, 0, 0]]]
 
 
+def test_combine_masks():
+    """[B, T, S] goes by sample, never by head, though there are as many heads as samples."""
+    by_sample = [[[1, 1]], [[0, 1]]]
+    by_head = [[[[1, 1]], [[1, 0]]]] * 2
+    both = ref.combine_masks((2, 2, 1, 2), by_sample, by_head, None)
+    assert both.astype(int).tolist() == [[[[1, 1]], [[1, 0]]], [[[0, 1]], [[0, 0]]]]
+    assert ref.combine_masks((2, 1, 1, 2), [[0, 1]]).astype(int).tolist() == [[[[0, 1]]]] * 2
+    padding = [[[1, 0]], [[1, 1]]]  # [B, 1, S]
+    assert ref.combine_masks((2, 2, 2), padding, [[1, 0], [1, 1]]).astype(int).tolist() == [
+        [[1, 0], [1, 0]],
+        [[1, 0], [1, 1]],
+    ]
+
+
 def test_layer_mask_is_the_and_of_all():
     mask = ref.layer_mask(
-        1, 2, 3, query_mask=[[1, 1]], value_mask=[[1, 1, 0]], key_mask=[[0, 1, 1]],
-        attention_mask=[[[1, 1, 1], [1, 1, 1]]], causal=True,
+        1,
+        2,
+        3,
+        query_mask=[[1, 1]],
+        value_mask=[[1, 1, 0]],
+        key_mask=[[0, 1, 1]],
+        attention_mask=[[[1, 1, 1], [1, 1, 1]]],
+        causal=True,
     )
     assert mask.astype(int).tolist() == [[[0, 1, 0], [0, 1, 0]]]
     assert not ref.layer_mask(1, 1, 2, query_mask=[[0]]).any()
     assert ref.layer_mask(1, 2, 2, attention_mask=[[[1, 0], [0, 1]]])[0].tolist() == [
-        [True, False], [False, True],
+        [True, False],
+        [False, True],
     ]
 
 
@@ -123,8 +144,9 @@ def test_luong_and_bahdanau_layers():
         ("general", [[log3 / 2]], {"kernel": [[2.0]]}),
         ("concat", [[5.0]], {"kernel": [[0.0], [math.atanh(HALF)]], "v": [2 * log3]}),
     ]:
-        context, alignment = ref.luong_attention(query, [[0], [1]], [[4], [8]], score_mode,
-                                                 **weights)
+        context, alignment = ref.luong_attention(
+            query, [[0], [1]], [[4], [8]], score_mode, **weights
+        )
         assert alignment == pytest.approx(np.array([[1 / 4, 3 / 4]]), **NEAR)
         assert context == pytest.approx(np.array([[7.0]]), **NEAR)
     with pytest.raises(ValueError, match="cosine"):
@@ -160,8 +182,12 @@ def test_multi_head_attention():
     output, weights = ref.multi_head_attention(query, key, value, multi_head_kernels(1))
     assert output == pytest.approx(np.array([[[7.0, 70.0]]]), **NEAR)
     # A mask of one head; biases: value + 1 in head 2, output + (100, 1000).
-    biases = {"query": np.zeros((2, 1)), "key": np.zeros((2, 1)), "value": np.array([[0], [1]]),
-              "output": [100, 1000]}
+    biases = {
+        "query": np.zeros((2, 1)),
+        "key": np.zeros((2, 1)),
+        "value": np.array([[0], [1]]),
+        "output": [100, 1000],
+    }
     output, weights = ref.multi_head_attention(
         query, key, value, multi_head_kernels(2), biases, mask=[[[[1, 0]], [[1, 1]]]]
     )
@@ -172,8 +198,10 @@ def test_multi_head_attention():
 def test_grouped_heads_are_neighbours():
     """Four query heads on two key/value heads: 0 and 1 share the first, 2 and 3 the second."""
     kernels = {
-        "query": np.ones((1, 4, 1)), "key": np.ones((1, 2, 1)),
-        "value": np.array([[[1], [100]]]), "output": np.eye(4)[:, None, :],
+        "query": np.ones((1, 4, 1)),
+        "key": np.ones((1, 2, 1)),
+        "value": np.array([[[1], [100]]]),
+        "output": np.eye(4)[:, None, :],
     }
     output, _ = ref.multi_head_attention([[[1]]], [[[1]]], [[[3]]], kernels)
     assert output.tolist() == [[[3, 3, 300, 300]]]
@@ -188,10 +216,13 @@ def test_simple_rnn_cell():
     assert output == pytest.approx([HALF], **NEAR) and state[0] is output
 
 
-@pytest.mark.parametrize("reset_after, candidate", [
-    (True, 2 * 1 + 5 + QUARTER * (3 * 4 + 8)),  # W x + b + r (R h + b')
-    (False, 2 * 1 + 5 + 3 * QUARTER * 4),  # W x + b + R (r h)
-])
+@pytest.mark.parametrize(
+    "reset_after, candidate",
+    [
+        (True, 2 * 1 + 5 + QUARTER * (3 * 4 + 8)),  # W x + b + r (R h + b')
+        (False, 2 * 1 + 5 + 3 * QUARTER * 4),  # W x + b + R (r h)
+    ],
+)
 def test_gru_cell(reset_after, candidate):
     """x = 1, h = 4; z = sigmoid(-log 3) = 1/4 = r; the candidate is made atanh(1/2) by its bias."""
     log3 = math.log(3)
@@ -242,8 +273,13 @@ def sum_cell(x, state):
 
 def test_bahdanau_decoder_uses_the_state_before():
     outputs, weights, state = ref.bahdanau_decoder(
-        sum_cell, mean_attention, [[1.0], [1.0], [1.0]], [np.array([10.0])],
-        [[2.0], [4.0], [90.0]], memory_mask=[1, 1, 0], mask=[1, 0, 1],
+        sum_cell,
+        mean_attention,
+        [[1.0], [1.0], [1.0]],
+        [np.array([10.0])],
+        [[2.0], [4.0], [90.0]],
+        memory_mask=[1, 1, 0],
+        mask=[1, 0, 1],
     )
     # c_1 = 3 + 10, s_1 = 10 + 1 + 13 = 24; step 2 is masked; c_3 = 3 + 24, s_3 = 24 + 1 + 27 = 52
     assert outputs.tolist() == [[24], [0], [52]] and state[0].tolist() == [52]
@@ -253,7 +289,13 @@ def test_bahdanau_decoder_uses_the_state_before():
 def test_luong_decoder_uses_the_state_after():
     kernel, bias = np.array([[0.01], [0.1]]), np.array([1.0])  # context first, then the state
     outputs, weights, state = ref.luong_decoder(
-        sum_cell, mean_attention, kernel, bias, [[1.0], [1.0]], [np.array([10.0])], [[2.0], [4.0]],
+        sum_cell,
+        mean_attention,
+        kernel,
+        bias,
+        [[1.0], [1.0]],
+        [np.array([10.0])],
+        [[2.0], [4.0]],
     )
     # s = 11, 12; c = 3 + s; tanh(0.01 c + 0.1 s + 1)
     expected = [[math.tanh(0.14 + 1.1 + 1)], [math.tanh(0.15 + 1.2 + 1)]]
@@ -274,6 +316,7 @@ def test_one_query():
 
 def test_greedy_search():
     """Token n is followed by n + 1 with probability 3/4; 3 ends."""
+
     def step(token, state):
         logits = np.zeros(4)
         logits[min(token + 1, 3)] = math.log(9)
