@@ -1,0 +1,294 @@
+"""Attention masks: boolean, broadcastable to the scores `[..., T, S]`, True = may attend.
+
+Every mask of the package is made and merged here. The conventions, for all functions:
+
+- a mask of rank 2 is `[T, S]` and holds for the whole batch;
+- a mask of rank 3 or more starts with the batch axis and ends with `[T, S]`. Where it has fewer
+  axes than the scores, the missing ones (the heads) are inserted right after the batch axis, so
+  that batch is never taken for heads;
+- integers 0 and 1 may stand for booleans; floating masks are refused.
+"""
+
+import keras
+from keras import ops
+
+
+def as_mask(mask, name="mask"):
+    """Converts `mask` (tensor, array, list or tuple of booleans or integers) to a boolean tensor.
+
+    Args:
+        mask: boolean or integer values of any shape `[...]`, or None.
+        name: what error messages call it.
+
+    Returns:
+        A boolean tensor of the same shape, or None for None.
+
+    Raises:
+        ValueError: if the values are floating: an additive mask belongs in `attention_bias`.
+    """
+    if mask is None:
+        return None
+    mask = ops.convert_to_tensor(mask)
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if dtype == "bool":
+        return mask
+    if not dtype.startswith(("int", "uint")):
+        raise ValueError(
+            f"`{name}` must be boolean (or integers 0 and 1), True = may attend. Received dtype "
+            f"{dtype}. To add numbers to the scores, pass them as `attention_bias`."
+        )
+    return ops.not_equal(mask, 0)
+
+
+def padding_mask(lengths, size=None):
+    """Hides the keys at and behind the end of each sequence.
+
+    Args:
+        lengths: `[B]` integers, the number of real keys of each sample.
+        size: S, the padded number of keys; by default the largest of `lengths`.
+
+    Returns:
+        A mask `[B, 1, S]`: entry (b, 0, s) is s < lengths[b].
+
+    Raises:
+        ValueError: if `lengths` is not of rank 1.
+
+    Example:
+
+    >>> padding_mask([1, 3]).numpy().astype(int)
+    array([[[1, 0, 0]],
+    <BLANKLINE>
+           [[1, 1, 1]]])
+    """
+    lengths = ops.convert_to_tensor(lengths)
+    if len(lengths.shape) != 1:
+        raise ValueError(f"`lengths` must have shape [B]. Received shape {tuple(lengths.shape)}.")
+    size = ops.max(lengths) if size is None else size
+    return ops.less(ops.arange(size, dtype=lengths.dtype), lengths[:, None])[:, None, :]
+
+
+def causal_mask(query_size, key_size=None):
+    """Lets a query see the keys up to its own position, aligned at the bottom right.
+
+    With T queries and S keys, query t may attend to key s where s <= t + (S - T): the last query
+    sees every key, as decoding with a cache needs it. With T = S it is the usual triangle.
+
+    Args:
+        query_size: T, a number or a scalar tensor.
+        key_size: S, by default T.
+
+    Returns:
+        A mask `[T, S]`.
+
+    Example:
+
+    >>> causal_mask(2, 3).numpy().astype(int)
+    array([[1, 1, 0],
+           [1, 1, 1]])
+    """
+    distance = _distance(query_size, key_size)
+    return ops.less_equal(distance, 0)
+
+
+def window_mask(query_size, key_size=None, *, window):
+    """Lets a query see only the keys less than `window` positions away, on either side.
+
+    Query t may attend to key s where |t + (S - T) - s| < window. Combined with `causal_mask` it
+    is the sliding window of the last `window` keys.
+
+    Args:
+        query_size: T, a number or a scalar tensor.
+        key_size: S, by default T.
+        window: positive integer, in positions.
+
+    Returns:
+        A mask `[T, S]`.
+
+    Raises:
+        ValueError: if `window` is not a positive integer.
+
+    Example:
+
+    >>> window_mask(3, window=2).numpy().astype(int)
+    array([[1, 1, 0],
+           [1, 1, 1],
+           [0, 1, 1]])
+    """
+    if not isinstance(window, int) or window <= 0:
+        raise ValueError(f"`window` must be a positive integer. Received: {window!r}.")
+    return ops.less(ops.abs(_distance(query_size, key_size)), window)
+
+
+def segment_mask(query_segments, key_segments=None):
+    """Lets a query see only the keys of its own segment, as packed documents need it.
+
+    Args:
+        query_segments: `[B, T]` integers, the segment that each query belongs to.
+        key_segments: `[B, S]` integers; by default `query_segments`.
+
+    Returns:
+        A mask `[B, T, S]`: equal segments.
+
+    Raises:
+        ValueError: if an argument is not of rank 2.
+
+    Example:
+
+    >>> segment_mask([[7, 7, 8]]).numpy().astype(int)
+    array([[[1, 1, 0],
+            [1, 1, 0],
+            [0, 0, 1]]])
+    """
+    query_segments = ops.convert_to_tensor(query_segments)
+    key_segments = query_segments if key_segments is None else ops.convert_to_tensor(key_segments)
+    for name, segments in (("query_segments", query_segments), ("key_segments", key_segments)):
+        if len(segments.shape) != 2:
+            raise ValueError(
+                f"`{name}` must have rank 2 ([B, T] or [B, S]). "
+                f"Received shape {tuple(segments.shape)}."
+            )
+    return ops.equal(query_segments[:, :, None], key_segments[:, None, :])
+
+
+def combine_masks(*masks):
+    """Ands masks of any ranks; None stands for "no mask".
+
+    Args:
+        *masks: masks `[T, S]`, `[B, T, S]` or `[B, ..., T, S]`, or None. Axes of size 1
+            broadcast; missing axes are inserted after the batch axis.
+
+    Returns:
+        One mask that broadcasts to the scores, or None if all are None.
+
+    Raises:
+        ValueError: if a mask is floating, of a rank below 2, or does not fit the others.
+
+    Example:
+
+    >>> combine_masks(None, causal_mask(2), padding_mask([1, 2])).numpy().astype(int)
+    array([[[1, 0],
+            [1, 0]],
+    <BLANKLINE>
+           [[1, 0],
+            [1, 1]]])
+    """
+    masks = [as_mask(mask) for mask in masks if mask is not None]
+    if not masks:
+        return None
+    rank = max(len(mask.shape) for mask in masks)
+    combined = align_to_rank(masks[0], rank)
+    for mask in masks[1:]:
+        mask = align_to_rank(mask, rank)
+        check_broadcast("mask", mask.shape, combined.shape, mutual=True)
+        combined = ops.logical_and(combined, mask)
+    return combined
+
+
+def align_to_rank(values, rank, name="mask"):
+    """Inserts the axes that `values` lacks against scores of `rank` axes, after the batch axis.
+
+    Args:
+        values: a mask or a bias: `[T, S]`, `[B, T, S]`, `[B, ..., T, S]`.
+        rank: the rank to reach.
+        name: what error messages call it.
+
+    Returns:
+        `values` with `rank` axes (rank 2, `[T, S]`, stays as it is).
+
+    Raises:
+        ValueError: if `values` has fewer than 2 axes or more than `rank`.
+    """
+    own = len(values.shape)
+    if own < 2 or own > rank:
+        raise ValueError(
+            f"`{name}` must have between 2 and {rank} axes, ending in [T, S], to fit scores of "
+            f"rank {rank}. Received shape {tuple(values.shape)}."
+        )
+    if own == 2:
+        return values
+    for _ in range(rank - own):
+        values = ops.expand_dims(values, 1)
+    return values
+
+
+def check_broadcast(name, shape, target, mutual=False):
+    """Raises unless `shape` broadcasts to `target`, as far as both are known.
+
+    Args:
+        name: what error messages call it.
+        shape: the shape to check, aligned with the end of `target`.
+        target: the shape to fit.
+        mutual: whether axes of size 1 in `target` may be stretched as well.
+
+    Raises:
+        ValueError: if an axis of `shape` is neither 1 nor that of `target`.
+    """
+    for size, wanted in zip(reversed(tuple(shape)), reversed(tuple(target)), strict=False):
+        known = size is not None and wanted is not None
+        if known and size != wanted and size != 1 and not (mutual and wanted == 1):
+            raise ValueError(
+                f"`{name}` does not fit: expected a shape that broadcasts to {tuple(target)}. "
+                f"Received {tuple(shape)}."
+            )
+
+
+def check_mask_shape(name, mask, expected):
+    """Raises unless `mask` has exactly the shape `expected`, as far as both are known.
+
+    Args:
+        name: what error messages call it.
+        mask: the mask, or None.
+        expected: a tuple with None for an axis that fits any size.
+
+    Raises:
+        ValueError: if ranks or sizes differ.
+    """
+    if mask is None:
+        return
+    shape = tuple(mask.shape)
+    fits = len(shape) == len(expected) and all(
+        a is None or b is None or a == b for a, b in zip(shape, expected, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"`{name}` must have shape {expected}. Received shape {shape}.")
+
+
+def layer_mask(
+    query_size,
+    key_size,
+    query_mask=None,
+    value_mask=None,
+    attention_mask=None,
+    use_causal_mask=False,
+    window=None,
+    heads=False,
+):
+    """Merges what a layer was given into one mask that broadcasts to its scores.
+
+    Args:
+        query_size: T. key_size: S. Numbers or scalar tensors.
+        query_mask: boolean `[B, ..., T]`, or None; hides whole rows.
+        value_mask: boolean `[B, ..., S]`, or None; hides whole columns.
+        attention_mask: boolean, already aligned with the scores, or None.
+        use_causal_mask: whether to and a `causal_mask`.
+        window: None, or the window of a `window_mask`.
+        heads: whether the scores have a head axis before `[T, S]`.
+
+    Returns:
+        A mask that broadcasts to the scores `[B, ..., (N,) T, S]`, or None.
+    """
+    rows = None if query_mask is None else query_mask[..., :, None]
+    columns = None if value_mask is None else value_mask[..., None, :]
+    if heads:
+        rows = None if rows is None else ops.expand_dims(rows, -3)
+        columns = None if columns is None else ops.expand_dims(columns, -3)
+    causal = causal_mask(query_size, key_size) if use_causal_mask else None
+    near = None if window is None else window_mask(query_size, key_size, window=window)
+    return combine_masks(rows, columns, attention_mask, causal, near)
+
+
+def _distance(query_size, key_size):
+    """Position of the key minus position of the query, `[T, S]`; queries end where keys end."""
+    key_size = query_size if key_size is None else key_size
+    queries = ops.arange(query_size, dtype="int32") + (key_size - query_size)
+    return ops.arange(key_size, dtype="int32")[None, :] - queries[:, None]

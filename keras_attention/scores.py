@@ -1,0 +1,187 @@
+"""Score functions: query `[..., T, Dq]`, key `[..., S, Dk]` -> scores `[..., T, S]`.
+
+Scores are what goes into the softmax. Half-precision inputs give float32 scores, and products
+are scaled down before they are formed in half precision, so that they do not overflow there.
+"""
+
+import keras
+from keras import ops
+
+from keras_attention.normalizers import upcast
+
+
+def dot_score(query, key):
+    """Dot product, section 3.1, equation 8 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
+
+        score(h_t, h_s) = h_t^T h_s
+
+    Args:
+        query: `[..., T, D]`.
+        key: `[..., S, D]`.
+
+    Returns:
+        Scores `[..., T, S]`.
+
+    Raises:
+        ValueError: if the last axes of query and key differ.
+
+    Example:
+
+    >>> import numpy as np
+    >>> dot_score(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0], [5.0, 6.0]])).numpy()
+    array([[11., 17.]])
+    """
+    query, key = _tensors(query, key)
+    if keras.backend.standardize_dtype(query.dtype) in ("float32", "float64"):
+        return _product(query, key)
+    # float16 ends at 65504: form the product scaled down, and scale it up in float32.
+    root = float(key.shape[-1]) ** 0.5
+    return upcast(_product(query / root, key)) * root
+
+
+def scaled_dot_score(query, key, scale=None):
+    """Scaled dot product, section 3.2.1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762).
+
+        score(q, k) = q^T k / sqrt(d_k)
+
+    Args:
+        query: `[..., T, D]`.
+        key: `[..., S, D]`.
+        scale: factor on the query, applied before the product; by default 1 / sqrt(D).
+
+    Returns:
+        Scores `[..., T, S]`.
+
+    Raises:
+        ValueError: if the last axes of query and key differ.
+
+    Example:
+
+    >>> import numpy as np
+    >>> scaled_dot_score(np.array([[1.0, 0, 0, 0]]), np.array([[4.0, 0, 0, 0]])).numpy()
+    array([[2.]])
+    """
+    query, key = _tensors(query, key)
+    scale = float(key.shape[-1]) ** -0.5 if scale is None else scale
+    return upcast(_product(query * ops.cast(scale, query.dtype), key))
+
+
+def general_score(query, key, kernel):
+    """Bilinear score, equation 8 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
+
+        score(h_t, h_s) = h_t^T W h_s
+
+    Args:
+        query: `[..., T, Dq]`.
+        key: `[..., S, Dk]`.
+        kernel: W, `[Dq, Dk]`.
+
+    Returns:
+        Scores `[..., T, S]`.
+
+    Raises:
+        ValueError: if the kernel does not fit query and key.
+
+    Example:
+
+    >>> import numpy as np
+    >>> kernel = np.array([[0.0, 1.0], [1.0, 0.0]])
+    >>> general_score(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]), kernel).numpy()
+    array([[10.]])
+    """
+    kernel = ops.convert_to_tensor(kernel)
+    query, key = ops.convert_to_tensor(query), ops.convert_to_tensor(key)
+    _check_kernel(kernel, (query.shape[-1], key.shape[-1]), "[Dq, Dk]")
+    return dot_score(query, ops.matmul(key, ops.transpose(kernel)))
+
+
+def additive_score(query, key, v, bias=None):
+    """Additive score, appendix A.1.2 of [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473).
+
+        score(q, k) = v^T tanh(q + k + bias)
+
+    Query and key come projected (W s and U h in the paper), so that the keys of a memory are
+    projected once, however many queries look at it.
+
+    Args:
+        query: projected queries, `[..., T, U]`.
+        key: projected keys, `[..., S, U]`.
+        v: `[U]`.
+        bias: `[U]`, or None.
+
+    Returns:
+        Scores `[..., T, S]`.
+
+    Raises:
+        ValueError: if the last axes of query and key differ, or `v` or `bias` is not `[U]`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> additive_score(np.zeros((1, 2)), np.zeros((3, 2)), np.ones(2)).numpy()
+    array([[0., 0., 0.]])
+    """
+    query, key = _tensors(query, key)
+    v = ops.convert_to_tensor(v)
+    _check_kernel(v, (key.shape[-1],), "[U]", name="v")
+    if bias is not None:
+        bias = ops.convert_to_tensor(bias)
+        _check_kernel(bias, (key.shape[-1],), "[U]", name="bias")
+        key = key + bias
+    hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
+    return upcast(ops.squeeze(ops.matmul(hidden, v[:, None]), -1))
+
+
+def concat_score(query, key, kernel, v):
+    """Concat score, equation 8 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
+
+        score(h_t, h_s) = v^T tanh(W [h_t; h_s])
+
+    Args:
+        query: `[..., T, Dq]`.
+        key: `[..., S, Dk]`.
+        kernel: W, `[Dq + Dk, U]`; the first Dq rows act on the query.
+        v: `[U]`.
+
+    Returns:
+        Scores `[..., T, S]`.
+
+    Raises:
+        ValueError: if the kernel or `v` does not fit.
+
+    Example:
+
+    >>> import numpy as np
+    >>> concat_score(np.ones((1, 1)), -np.ones((2, 1)), np.ones((2, 1)), np.ones(1)).numpy()
+    array([[0., 0.]])
+    """
+    query, key = ops.convert_to_tensor(query), ops.convert_to_tensor(key)
+    kernel = ops.convert_to_tensor(kernel)
+    query_size, units = query.shape[-1], kernel.shape[-1]
+    _check_kernel(kernel, (query_size + key.shape[-1], units), "[Dq + Dk, U]")
+    # W [h_t; h_s] = W_q h_t + W_s h_s: one product a query and a key, not one for each pair.
+    return additive_score(
+        ops.matmul(query, kernel[:query_size]), ops.matmul(key, kernel[query_size:]), v
+    )
+
+
+def _tensors(query, key):
+    query, key = ops.convert_to_tensor(query), ops.convert_to_tensor(key)
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(
+            "`query` and `key` must have the same number of features (last axis) for this score. "
+            f"Received query shape {tuple(query.shape)}, key shape {tuple(key.shape)}."
+        )
+    return query, key
+
+
+def _product(query, key):
+    return ops.matmul(query, ops.swapaxes(key, -1, -2))
+
+
+def _check_kernel(kernel, expected, letters, name="kernel"):
+    if tuple(kernel.shape) != expected:
+        raise ValueError(
+            f"`{name}` must have shape {letters} = {expected}. "
+            f"Received shape {tuple(kernel.shape)}."
+        )
