@@ -3,7 +3,14 @@
 import keras
 from keras import ops
 
-from keras_attention.masks import align_to_rank, as_mask, check_broadcast, combine_masks
+from keras_attention.masks import (
+    align_to_rank,
+    as_mask,
+    bias_mask,
+    check_bias,
+    check_broadcast,
+    combine_masks,
+)
 from keras_attention.normalizers import masked_softmax, upcast
 from keras_attention.scores import scaled_dot_score
 
@@ -91,9 +98,7 @@ def _check_inputs(query, key, value, dropout):
     if not 0 <= dropout < 1:
         raise ValueError(f"`dropout` must lie in [0, 1). Received: {dropout}.")
     check_broadcast("key", key.shape[:-2], query.shape[:-2], mutual=True)
-    batch = tuple(
-        k if q == 1 else q for q, k in zip(query.shape[:-2], key.shape[:-2], strict=True)
-    )
+    batch = tuple(k if q == 1 else q for q, k in zip(query.shape[:-2], key.shape[:-2], strict=True))
     return (*batch, query.shape[-2], value_size if key_size is None else key_size)
 
 
@@ -104,20 +109,12 @@ def _prepare_mask_and_bias(mask, bias, scores_shape):
         mask = align_to_rank(as_mask(mask), rank)
         check_broadcast("mask", mask.shape, scores_shape)
     if bias is not None:
-        bias = ops.convert_to_tensor(bias)
-        if not keras.backend.is_float_dtype(bias.dtype):
-            raise ValueError(
-                "The bias (`attention_bias`) must be floating; it is added to the scores. "
-                f"Received dtype {keras.backend.standardize_dtype(bias.dtype)}. "
-                "Booleans and 0/1 integers belong in a mask."
-            )
+        bias = check_bias(ops.convert_to_tensor(bias))
         bias = align_to_rank(bias, rank, "attention_bias")
         check_broadcast("attention_bias", bias.shape, scores_shape)
-        finite = ops.greater(bias, float("-inf"))
-        # `finite` is False for NaN as well; a NaN in the bias must stay visible.
-        finite = ops.logical_or(finite, ops.isnan(bias))
-        bias = ops.where(finite, bias, ops.zeros((), bias.dtype))
-        mask = combine_masks(mask, finite)
+        allowed = bias_mask(bias)
+        bias = ops.where(allowed, bias, ops.zeros((), bias.dtype))
+        mask = combine_masks(mask, allowed)
     return mask, bias
 
 
@@ -137,9 +134,7 @@ def _blank_unused(mask, query, key, value):
 def _keep(used, x):
     """`x` where `used` holds for any of the rows that share `x`, 0 elsewhere."""
     shared = [
-        axis
-        for axis in range(-len(used.shape), -2)
-        if x.shape[axis] == 1 and used.shape[axis] != 1
+        axis for axis in range(-len(used.shape), -2) if x.shape[axis] == 1 and used.shape[axis] != 1
     ]
     if shared:
         used = ops.any(used, axis=shared, keepdims=True)

@@ -253,6 +253,60 @@ def check_mask_shape(name, mask, expected):
         raise ValueError(f"`{name}` must have shape {expected}. Received shape {shape}.")
 
 
+def check_scores_shape(name, values, query_shape, key_size, heads=False):
+    """Raises unless a layer's mask or bias fits its scores.
+
+    Args:
+        name: what error messages call it.
+        values: a mask or bias: `[B, T, S]`, with heads also `[B, N, T, S]`; for a query
+            `[B, D]` without the T axis.
+        query_shape: shape of the layer's query, `[B, T, D]` or `[B, D]`.
+        key_size: S, or None if unknown.
+        heads: whether the scores have a head axis.
+
+    Raises:
+        ValueError: if the rank is another, or the last axis is not S.
+    """
+    one_step = len(query_shape) == 2
+    shape = tuple(values.shape)
+    if len(shape) + one_step not in ((3, 4) if heads else (3,)):
+        expected = "[B, T, S] or [B, N, T, S]" if heads else "[B, T, S]"
+        expected = expected.replace(" T,", "") if one_step else expected
+        raise ValueError(
+            f"`{name}` must have shape {expected} for a query of shape {tuple(query_shape)}. "
+            f"Received shape {shape}. A padding mask [B, S] is passed as `value_mask`; values "
+            "[T, S] for the whole batch need a batch axis of size 1."
+        )
+    if None not in (shape[-1], key_size) and shape[-1] != key_size:
+        raise ValueError(
+            f"`{name}` must have one entry a key on its last axis, S = {key_size}. "
+            f"Received shape {shape}."
+        )
+
+
+def check_bias(bias):
+    """Raises unless the dtype of `bias`, a tensor of any shape `[...]`, is floating.
+
+    Returns:
+        `bias`.
+
+    Raises:
+        ValueError: if it is boolean or integer.
+    """
+    dtype = keras.backend.standardize_dtype(bias.dtype)
+    if not keras.backend.is_float_dtype(dtype):
+        raise ValueError(
+            "`attention_bias` must be floating: it is added to the scores. Received dtype "
+            f"{dtype}. Booleans and integers 0 and 1 are passed as `attention_mask`."
+        )
+    return bias
+
+
+def bias_mask(bias):
+    """False where a bias of any shape `[...]` is -inf, which forbids like a mask; None for None."""
+    return None if bias is None else ops.not_equal(bias, float("-inf"))
+
+
 def layer_mask(
     query_size,
     key_size,

@@ -1,0 +1,110 @@
+"""Additive attention with learned projections of query and key."""
+
+import keras
+from keras import ops
+
+from keras_attention.layers.base import AttentionLayer
+from keras_attention.layers.projections import ProjectionSettings, check_positive
+from keras_attention.scores import additive_score
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class BahdanauAttention(AttentionLayer):
+    """Additive attention, appendix A.1.2 of [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473).
+
+        score(q, k) = v^T tanh(W q + U k + b)
+        weights = softmax(score)
+        context = sum_s weights_s value_s
+
+    W, U and v are learned. The bias b, absent in the paper's text ("we omit all the bias terms"),
+    is optional. In the paper q is the decoder's previous state s_{t-1} and k = value = h_s, the
+    encoder's outputs. `keras.layers.AdditiveAttention` has v only, no W and no U.
+
+    Args:
+        units: U, the size of the hidden layer.
+        use_bias: whether to add b.
+        dropout: the fraction of attention weights dropped in training, in [0, 1).
+        seed: integer seed of the dropout.
+        kernel_initializer, kernel_regularizer, kernel_constraint: for W, U and v.
+        bias_initializer, bias_regularizer, bias_constraint: for b.
+        **kwargs: arguments of `keras.layers.Layer` (name, dtype, ...).
+
+    Call arguments:
+        query: `[B, T, Dq]`, or `[B, Dq]` for one step.
+        value: `[B, S, Dv]`; by default the query (self-attention).
+        key: `[B, S, Dk]`; by default `value`.
+        query_mask, value_mask, key_mask, attention_mask, attention_bias, memory,
+        return_attention_scores, use_causal_mask: see the base class, `AttentionLayer`.
+
+    Returns:
+        The context `[B, T, Dv]`, or `(context, weights)` with weights `[B, T, S]`; for one step
+        `[B, Dv]` and `[B, S]`. The values are not projected.
+
+    Masking:
+        Boolean, True = may attend. A query that may attend to nothing gets weights 0 and
+        context 0. The context carries the query's Keras mask.
+
+    Raises:
+        ValueError: if `units` is not a positive integer, a mask is floating or of a wrong shape,
+            or `dropout` lies outside [0, 1).
+
+    Example:
+
+    >>> import numpy as np
+    >>> layer = BahdanauAttention(units=8)
+    >>> state, memory = np.ones((2, 3)), np.ones((2, 5, 4))
+    >>> context, weights = layer(state, memory, return_attention_scores=True)
+    >>> context.shape, weights.shape
+    (TensorShape([2, 4]), TensorShape([2, 5]))
+    """
+
+    def __init__(
+        self,
+        units,
+        use_bias=False,
+        dropout=0.0,
+        seed=None,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(dropout=dropout, seed=seed, **kwargs)
+        self.units = check_positive("units", units)
+        self.use_bias = use_bias
+        self._settings = ProjectionSettings(
+            kernel_initializer,
+            bias_initializer,
+            kernel_regularizer,
+            bias_regularizer,
+            kernel_constraint,
+            bias_constraint,
+        )
+
+    def _build(self, query_shape, value_shape, key_shape):
+        settings = self._settings
+        self.query_projection = settings.dense(
+            0, self.units, use_bias=self.use_bias, name="query", dtype=self.dtype_policy
+        )
+        self.key_projection = settings.dense(
+            1, self.units, use_bias=False, name="key", dtype=self.dtype_policy
+        )
+        self.query_projection.build(query_shape)
+        self.key_projection.build(key_shape)
+        self.v = settings.add_kernel(self, 2, (self.units,), "v")
+
+    def _project_query(self, query):
+        return self.query_projection(query)
+
+    def _project_key(self, key):
+        return self.key_projection(key)
+
+    def _score(self, query, key):
+        return additive_score(query, key, ops.cast(self.v, self.compute_dtype))
+
+    def get_config(self):
+        own = {"units": self.units, "use_bias": self.use_bias, **self._settings.config()}
+        return {**super().get_config(), **own}

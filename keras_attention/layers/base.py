@@ -1,0 +1,313 @@
+"""What all attention layers share: the call contract, masks, memory, dropout, shapes."""
+
+import keras
+from keras import ops
+
+from keras_attention import masks
+from keras_attention.attend import attend
+
+
+class AttentionLayer(keras.layers.Layer):
+    """Base of the attention layers; a subclass says how to project and how to score.
+
+        weights = softmax(mask(score(query, key) + attention_bias))
+        context = weights value
+
+    A subclass overrides `_build`, `_project_query`, `_project_key` and `_score`, and, where the
+    output is more than the weighted sum, `_project_value` and `_finish`.
+
+    Args:
+        dropout: the fraction of attention weights dropped in training, in [0, 1).
+        seed: integer seed of the dropout.
+        **kwargs: arguments of `keras.layers.Layer` (name, dtype, trainable, ...).
+
+    Call arguments:
+        query: `[B, T, Dq]`, or `[B, Dq]` for one step.
+        value: `[B, S, Dv]`; by default the query (self-attention).
+        key: `[B, S, Dk]`; by default `value`.
+        query_mask: `[B, T]`, True = a real query. Rows of masked queries get weights and output
+            0. By default the Keras mask of `query`.
+        value_mask, key_mask: `[B, S]`, True = may be attended; both are anded. By default the
+            Keras masks of `value` and `key`. An explicit mask replaces the implicit one.
+        attention_mask: `[B, T, S]` (with heads also `[B, N, T, S]`; for one step without the T
+            axis), True = may attend; anded with the others. Axes of size 1 broadcast, except S.
+        attention_bias: floating, shapes as for `attention_mask`; added to the scores in float32
+            or float64. An entry of -inf counts as masked.
+        memory: what `precompute` returned, instead of `value` and `key`.
+        return_attention_scores: whether to return the attention weights as well.
+        training: whether to apply dropout.
+        use_causal_mask: whether query t may attend only to keys s <= t + (S - T).
+        mask: the implicit mask when `query` is the only tensor; the same as `query_mask`.
+
+    Returns:
+        The context `[B, T, Dv]`, or `(context, weights)` with weights `[B, T, S]` after the
+        softmax and before dropout. One step gives `[B, Dv]` and `[B, S]`. The context carries the
+        query's mask, the weights carry none.
+
+    Masking:
+        A query that may attend to nothing gets weights 0, output 0 and no gradient. A value that
+        nobody may attend to contributes nothing, even NaN.
+
+    Raises:
+        ValueError: if `dropout` lies outside [0, 1), a mask is floating, or a rank or size does
+            not fit.
+
+    Example: see `ScaledDotProductAttention`, the thinnest layer on this base.
+    """
+
+    _has_heads = False  # whether the scores have a head axis before `[T, S]`
+    _sliding_window = None
+
+    def __init__(self, dropout=0.0, seed=None, **kwargs):
+        if isinstance(dropout, bool) or not 0 <= dropout < 1:
+            raise ValueError(f"`dropout` must lie in [0, 1). Received: {dropout!r}.")
+        # Keras would cast `attention_bias` to half precision, where -1e9 is -inf. The layer
+        # casts query, key and value itself.
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+        self._dropout = dropout
+        self.seed = seed
+        self._seed_generator = keras.random.SeedGenerator(seed=seed) if dropout else None
+
+    # What a subclass says.
+
+    def _build(self, query_shape, value_shape, key_shape):
+        """Makes and builds sub-layers and weights."""
+
+    def _project_query(self, query):
+        return query
+
+    def _project_key(self, key):
+        return key
+
+    def _project_value(self, value):
+        return value
+
+    def _score(self, query, key):
+        """Scores of projected queries and keys: one of `keras_attention.scores`."""
+        raise NotImplementedError
+
+    def _finish(self, context, query, mask):
+        """From the weighted sum of projected values to the output `[B, ..., T, D]`."""
+        return context
+
+    def _output_features(self, query_shape, value_shape):
+        return (value_shape[-1],)
+
+    # Steps: one step `[B, D]` is a sequence of length 1. Layers with more axes override these.
+
+    def _to_steps(self, x):
+        return x[:, None] if len(x.shape) == 2 else x
+
+    def _from_steps(self, output, query):
+        return ops.squeeze(output, 1) if len(query.shape) == 2 else output
+
+    def _weights_from_steps(self, weights, query, value):
+        return ops.squeeze(weights, -2) if len(query.shape) == 2 else weights
+
+    def _group_heads(self, values):
+        """Gives a mask or bias that fits the scores the axes of grouped heads."""
+        return values
+
+    def _to_scores(self, attention_mask, attention_bias, query, keys):
+        """The caller's mask and bias, checked and with the axes of the scores."""
+        attention_mask, attention_bias = self._checked_mask_and_bias(attention_mask, attention_bias)
+        one_step = len(query.shape) == 2
+        aligned = []
+        for name, x in (("attention_mask", attention_mask), ("attention_bias", attention_bias)):
+            if x is not None:
+                masks.check_scores_shape(name, x, query.shape, keys.shape[-2], self._has_heads)
+                x = ops.expand_dims(x, -2) if one_step else x
+            aligned.append(x)
+        return aligned
+
+    def _checked_mask_and_bias(self, attention_mask, attention_bias):
+        if attention_bias is not None:
+            attention_bias = masks.check_bias(ops.convert_to_tensor(attention_bias))
+        return masks.as_mask(attention_mask, "attention_mask"), attention_bias
+
+    def _memory_mask_shape(self, values):
+        """Shape of the mask that goes with projected values."""
+        return tuple(values.shape[:-1])
+
+    # What the layers share.
+
+    def build(self, query_shape, value_shape=None, key_shape=None):
+        value_shape = query_shape if value_shape is None else value_shape
+        key_shape = value_shape if key_shape is None else key_shape
+        self._check_shapes(query_shape, value_shape, key_shape)
+        self._build(tuple(query_shape), tuple(value_shape), tuple(key_shape))
+        self.built = True
+
+    def precompute(self, value, key=None, value_mask=None):
+        """Projects the memory once, for many calls `layer(query, memory=...)`.
+
+        Args:
+            value: `[B, S, Dv]`.
+            key: `[B, S, Dk]`, by default `value`.
+            value_mask: `[B, S]`, True = may be attended; by default the Keras mask of `value`.
+
+        Returns:
+            A tuple of tensors: projected keys, projected values and, if there is a mask, the
+            mask. A plain value that can be repeated, gathered and carried through loops.
+
+        Raises:
+            ValueError: if the layer is not built yet, or the arguments are the symbolic tensors
+                of a Functional model (there, call `layer(query, value)`).
+        """
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} must be built before `precompute`: call the layer once, "
+                "or call its `build(query_shape, value_shape)`."
+            )
+        if any(isinstance(x, keras.KerasTensor) for x in (value, key, value_mask)):
+            raise ValueError(
+                "`precompute` takes tensors, not the symbolic tensors of a Functional model. "
+                "There, call the layer on `value` itself."
+            )
+        if value_mask is None:
+            value_mask = getattr(value, "_keras_mask", None)
+        return self._memory(value, key, masks.as_mask(value_mask, "value_mask"))
+
+    def call(
+        self,
+        query,
+        value=None,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        attention_bias=None,
+        memory=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        mask=None,
+    ):
+        query = self._to_float(query, "query")
+        query_mask = masks.as_mask(mask if query_mask is None else query_mask, "query_mask")
+        value_mask = masks.as_mask(value_mask, "value_mask")
+        key_mask = masks.as_mask(key_mask, "key_mask")
+        if memory is None:
+            if value is None:  # self-attention
+                value, value_mask = query, query_mask if value_mask is None else value_mask
+            memory = self._memory(value, key, value_mask, key_mask)
+        elif value is not None or key is not None:
+            raise ValueError("Pass either `memory` or `value` (and `key`), not both.")
+        else:
+            memory = self._mask_memory(memory, value_mask, key_mask)
+        keys, values, memory_mask = (*memory, None)[:3]
+
+        steps, row_mask = self._blanked_steps(query, query_mask, "query_mask")
+        attention_mask, bias = self._to_scores(attention_mask, attention_bias, query, keys)
+        scores_mask = masks.layer_mask(
+            ops.shape(steps)[-2],
+            ops.shape(keys)[-2],
+            query_mask=row_mask,
+            value_mask=memory_mask,
+            attention_mask=masks.combine_masks(attention_mask, masks.bias_mask(bias)),
+            use_causal_mask=use_causal_mask,
+            window=self._sliding_window,
+            heads=self._has_heads,
+        )
+        context, weights = attend(
+            self._project_query(steps),
+            keys,
+            values,
+            score=self._score,
+            mask=self._group_heads(scores_mask),
+            bias=self._group_heads(bias),
+            dropout=self._dropout if training else 0.0,
+            seed=self._seed_generator,
+            return_attention_scores=True,
+        )
+        output = self._from_steps(self._finish(context, steps, scores_mask), query)
+        if query_mask is not None:
+            output = _carry_mask(output, mask=query_mask)
+        if not return_attention_scores:
+            return output
+        return output, self._weights_from_steps(weights, query, value)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # Infers from `call` itself, which also checks the arguments. (What `keras.layers.Layer`
+        # derives from `compute_output_shape` does not know `return_attention_scores`.)
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        value_shape = query_shape if value_shape is None else value_shape
+        return (*query_shape[:-1], *self._output_features(query_shape, value_shape))
+
+    def get_config(self):
+        return {**super().get_config(), "dropout": self._dropout, "seed": self.seed}
+
+    def _check_shapes(self, query_shape, value_shape, key_shape):
+        """Raises at build time for what can never work."""
+        for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
+            if len(shape) < 2 or shape[-1] is None:
+                raise ValueError(
+                    f"`{name}` must have at least 2 axes, the last of known size. "
+                    f"Received shape {tuple(shape)}."
+                )
+
+    def _to_float(self, x, name):
+        x = ops.convert_to_tensor(x)
+        if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype)):
+            raise ValueError(
+                f"`{name}` must be floating. Received dtype "
+                f"{keras.backend.standardize_dtype(x.dtype)}. (Token ids need an embedding first.)"
+            )
+        return ops.cast(x, self.compute_dtype)
+
+    def _memory(self, value, key=None, value_mask=None, key_mask=None):
+        """Projected keys, projected values and, if there is one, the mask `[B, ..., S]`."""
+        key = value if key is None else key
+        key, value = self._to_float(key, "key"), self._to_float(value, "value")
+        if len(value.shape) < 3 or len(key.shape) != len(value.shape):
+            raise ValueError(
+                "`value` and `key` must have shapes [B, S, Dv] and [B, S, Dk]. Received "
+                f"{tuple(value.shape)} and {tuple(key.shape)}."
+            )
+        # What is hidden is blanked before the projections: 0 * NaN is NaN in their gradients.
+        key, key_mask = self._blanked_steps(key, key_mask, "key_mask")
+        value, value_mask = self._blanked_steps(value, value_mask, "value_mask")
+        mask = masks.combine_masks(value_mask, key_mask)
+        memory = (self._project_key(key), self._project_value(value))
+        return memory if mask is None else (*memory, mask)
+
+    def _mask_memory(self, memory, value_mask, key_mask):
+        """A precomputed memory with further masks anded to its own."""
+        if not isinstance(memory, (tuple, list)) or len(memory) not in (2, 3):
+            raise ValueError(
+                "`memory` must be what `precompute` returned: a tuple of projected keys, projected "
+                f"values and, with padding, a mask. Received: {type(memory).__name__}."
+            )
+        keys, values, *stored = memory
+        expected = self._memory_mask_shape(values)
+        masks.check_mask_shape("value_mask", value_mask, expected)
+        masks.check_mask_shape("key_mask", key_mask, expected)
+        mask = masks.combine_masks(value_mask, key_mask, *stored)
+        return (keys, values) if mask is None else (keys, values, mask)
+
+    def _blanked_steps(self, x, mask, name):
+        """`x` and its mask with one axis of steps, and 0 where the mask is False."""
+        masks.check_mask_shape(name, mask, tuple(x.shape[:-1]))
+        steps = self._to_steps(x)
+        if mask is None:
+            return steps, None
+        mask = self._to_steps(mask[..., None])
+        return ops.where(mask, steps, ops.zeros((), steps.dtype)), mask[..., 0]
+
+
+class _CarryMask(keras.layers.Layer):
+    """Identity whose output carries the mask it is called with, as Keras masks travel."""
+
+    def __init__(self):
+        super().__init__(autocast=False, name="carry_mask")
+        self.supports_masking = True
+
+    def call(self, inputs, mask=None):
+        return inputs
+
+
+_carry_mask = _CarryMask()

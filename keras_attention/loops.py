@@ -1,0 +1,112 @@
+"""Loops over steps that run in eager mode, in a graph and in XLA."""
+
+import keras
+from keras import ops
+
+
+def scan_steps(step, inputs, state, outputs):
+    """Runs `step` over the time axis of `inputs` and stacks what it puts out; differentiable.
+
+    Args:
+        step: function `(inputs_t, state) -> (outputs_t, state)`.
+        inputs: structure of tensors `[B, T, ...]`, T at least 1.
+        state: structure of tensors `[B, ...]`, which keep their shapes and dtypes.
+        outputs: list of `(shape, dtype)`, what `step` puts out, with None for unknown sizes.
+
+    Returns:
+        `(outputs, state)`: a list of tensors `[B, T, ...]`, and the state after the last step.
+    """
+    steps_first = keras.tree.map_structure(_swap, inputs)
+    if keras.backend.backend() != "tensorflow":
+
+        def body(carry, inputs_t):
+            outputs_t, carry = step(inputs_t, carry)
+            return carry, outputs_t
+
+        state, stacked = ops.scan(body, state, steps_first)
+        return [_swap(x) for x in stacked], state
+
+    # `ops.scan` cannot be differentiated under XLA here; a `while_loop` with a bound can.
+    import tensorflow as tf
+
+    flat = [tf.TensorArray(x.dtype, size=tf.shape(x)[0]).unstack(x) for x in _flat(steps_first)]
+    length = tf.shape(_flat(steps_first)[0])[0]
+    return _tensorflow_loop(
+        lambda i, s: step(keras.tree.pack_sequence_as(inputs, [x.read(i) for x in flat]), s),
+        state,
+        length,
+        outputs,
+    )
+
+
+def loop_steps(step, state, length, stop):
+    """Runs `step` up to `length` times, at least once, until `stop` says so; not differentiable.
+
+    Args:
+        step: function `(index, state) -> (outputs_t, state)`; outputs a list of tensors `[B, ...]`.
+        state: structure of tensors `[B, ...]`, which keep their shapes and dtypes.
+        length: the bound, an integer of at least 1.
+        stop: function `state -> boolean scalar`, asked before each step but the first.
+
+    Returns:
+        `(outputs, state)`: a list of tensors `[B, length, ...]`, 0 where no step ran, and the
+        state at the end.
+    """
+    # The first step, outside of the loop, tells what the outputs look like; and it runs for an
+    # empty batch too, which has no unfinished sequence to keep a loop going.
+    first, state = step(0, state)
+    if keras.backend.backend() == "tensorflow":
+        return _tensorflow_loop(step, state, length, None, first, stop)
+
+    buffers = [
+        ops.concatenate([x[:, None], ops.zeros((x.shape[0], length - 1, *x.shape[1:]), x.dtype)], 1)
+        for x in first
+    ]
+
+    def body(i, state, buffers):
+        outputs_t, state = step(i, state)
+        buffers = [
+            ops.slice_update(buffer, (0, i) + (0,) * (len(x.shape) - 1), x[:, None])
+            for buffer, x in zip(buffers, outputs_t, strict=True)
+        ]
+        return i + 1, state, buffers
+
+    _, state, buffers = ops.while_loop(
+        lambda i, state, _: ops.logical_and(i < length, ops.logical_not(stop(state))),
+        body,
+        (ops.convert_to_tensor(1), state, buffers),
+    )
+    return buffers, state
+
+
+def _tensorflow_loop(step, state, length, outputs, first=(), stop=None):
+    """`tf.while_loop` from step 0, or, where `first` holds the outputs of step 0, from step 1."""
+    import tensorflow as tf
+
+    outputs = outputs or [(x.shape, x.dtype) for x in first]
+    arrays = [tf.TensorArray(dtype, size=length, element_shape=shape) for shape, dtype in outputs]
+    if first:
+        arrays = [array.write(0, x) for array, x in zip(arrays, first, strict=True)]
+
+    def condition(i, state, _):
+        return i < length if stop is None else (i < length) & ~stop(state)
+
+    def body(i, state, arrays):
+        outputs_t, state = step(i, state)
+        arrays = [array.write(i, x) for array, x in zip(arrays, outputs_t, strict=True)]
+        return i + 1, state, arrays
+
+    start = tf.constant(1 if first else 0)
+    _, state, arrays = tf.while_loop(
+        condition, body, (start, state, arrays), maximum_iterations=length
+    )
+    return [_swap(array.stack()) for array in arrays], state
+
+
+def _flat(structure):
+    return keras.tree.flatten(structure)
+
+
+def _swap(x):
+    """Batch first to time first, and back."""
+    return ops.swapaxes(x, 0, 1)
