@@ -4,10 +4,15 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from typing import NamedTuple
+
 import keras
 import numpy as np
 import pytest
+import reference as ref
 import tensorflow as tf
+
+from keras_attention import scores
 
 # On recent GPUs float32 products would otherwise keep 10 bits only.
 tf.config.experimental.enable_tensor_float_32_execution(False)
@@ -37,6 +42,66 @@ def rounded(array, dtype):
     """The tensor of that dtype nearest to `array`, and its exact values in float64."""
     tensor = tf.cast(tf.convert_to_tensor(array), dtype)
     return tensor, tf.cast(tensor, "float64").numpy()
+
+
+def numerical_gradient(function, x, step=1e-6):
+    """Central differences of the scalar `function(x)`, one entry of x at a time."""
+    x = np.array(x, "float64")
+    gradient = np.zeros_like(x)
+    for index in np.ndindex(*x.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = x.copy()
+            moved[index] += sign * step
+            ends.append(float(function(moved)))
+        gradient[index] = (ends[0] - ends[1]) / (2 * step)
+    return gradient
+
+
+class Score(NamedTuple):
+    """A score function, its equation in the reference, and the shapes of its weights."""
+
+    function: object
+    reference: object
+    shapes: object  # (Dq, Dk, U) -> {name: shape}
+    same_size: bool  # whether it needs Dq = Dk
+
+    def sizes(self, Dq, Dk):
+        return (Dk, Dk) if self.same_size else (Dq, Dk)
+
+    def weights(self, rng, Dq, Dk, U):
+        shapes = self.shapes(Dq, Dk, U)
+        return {name: rng.normal(size=shape) for name, shape in shapes.items()}
+
+    def bind(self, weights, dtype="float64"):
+        """The score as a function of query and key, with its weights in `dtype`."""
+        weights = {name: tf.cast(array, dtype) for name, array in weights.items()}
+        return lambda query, key: self.function(query, key, **weights)
+
+
+SCORES = {
+    "dot": Score(scores.dot_score, ref.dot, lambda Dq, Dk, U: {}, True),
+    "scaled_dot": Score(scores.scaled_dot_score, ref.scaled_dot, lambda Dq, Dk, U: {}, True),
+    "general": Score(
+        scores.general_score, ref.general, lambda Dq, Dk, U: {"kernel": (Dq, Dk)}, False
+    ),
+    "additive": Score(scores.additive_score, ref.additive, lambda Dq, Dk, U: {"v": (Dk,)}, True),
+    "additive_bias": Score(
+        scores.additive_score, ref.additive, lambda Dq, Dk, U: {"v": (Dk,), "bias": (Dk,)}, True
+    ),
+    "concat": Score(
+        scores.concat_score,
+        ref.concat,
+        lambda Dq, Dk, U: {"kernel": (Dq + Dk, U), "v": (U,)},
+        False,
+    ),
+}
+
+
+@pytest.fixture(params=list(SCORES))
+def score(request):
+    """One of SCORES."""
+    return SCORES[request.param]
 
 
 @pytest.fixture(autouse=True)

@@ -211,12 +211,15 @@ def weighted_sum(weights, value, allowed=None):
     return context
 
 
-def attend(query, key, value, score=scaled_dot, mask=None, bias=None, **weights_of_score):
-    """Score, mask, normalise, sum: `(context, weights)`. A bias of -inf counts as masked."""
+def attend(query, key, value, score=scaled_dot, mask=None, scores_bias=None, **weights_of_score):
+    """Score, mask, normalise, sum: `(context, weights)`.
+
+    scores_bias is added to the scores; an entry of -inf counts as masked.
+    """
     scores = pairwise(score, query, key, **weights_of_score)
     mask = np.ones(scores.shape, bool) if mask is None else np.broadcast_to(mask, scores.shape)
-    if bias is not None:
-        bias = np.broadcast_to(f64(bias), scores.shape)
+    if scores_bias is not None:
+        bias = np.broadcast_to(f64(scores_bias), scores.shape)
         mask = mask & (bias != -np.inf)
         scores = np.where(mask, scores + bias, 0.0)
     weights = masked_softmax(scores, mask)

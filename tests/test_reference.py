@@ -130,9 +130,11 @@ def test_attend_leaves_out_what_is_masked():
     value = [[2.0], [np.inf], [4.0]]
     context, weights = ref.attend([[1.0]], key, value, mask=[[1, 0, 1]])
     assert context.tolist() == [[3.0]] and weights.tolist() == [[HALF, 0, HALF]]
-    context, weights = ref.attend([[1.0]], [[0.0]] * 3, value, bias=[[0, -np.inf, math.log(3)]])
+    context, weights = ref.attend(
+        [[1.0]], [[0.0]] * 3, value, scores_bias=[[0, -np.inf, math.log(3)]]
+    )
     assert context == pytest.approx(np.array([[3.5]])) and weights[0][1] == 0
-    context, weights = ref.attend([[1.0]], [[0.0]], [[2.0]], bias=[[-np.inf]])
+    context, weights = ref.attend([[1.0]], [[0.0]], [[2.0]], scores_bias=[[-np.inf]])
     assert context.tolist() == [[0.0]] and weights.tolist() == [[0.0]]
 
 
