@@ -103,6 +103,20 @@ def test_gradient(rng):
     assert (gradient[~MASK] == 0).all()
 
 
+def test_one_key_takes_all_the_weight(run):
+    """Whatever its score; its gradient is 0, not missing."""
+
+    def weights_and_gradient(scores):
+        with tf.GradientTape() as tape:
+            tape.watch(scores)
+            weights = masked_softmax(scores)
+        return weights, tape.gradient(weights, scores)
+
+    weights, gradient = run(weights_and_gradient, tf.constant([[3.0], [-1e9]]))
+    assert weights.tolist() == [[1], [1]]
+    assert gradient.tolist() == [[0], [0]]
+
+
 def test_gradient_of_empty_rows_is_zero(run, dtype):
     """And finite everywhere, even where the masked scores are not."""
 
