@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-DEMO ?= build/demo
+DEMO ?= build/g2p
 DIST ?= dist
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -20,7 +20,7 @@ help: ## Show this list
 
 demo: $(VENV)/.has-examples ## Train, export and use a pronunciation model on real data
 	$(RUN) examples/g2p.py --output $(DEMO)
-	$(RUN) examples/pronounce.py --model $(DEMO)/saved_model attention keras tensorflow
+	$(RUN) examples/pronounce.py --model $(DEMO)/saved_model attention alignment tensorflow
 
 test: $(VENV)/.has-test ## Run the tests and the examples in the docstrings
 	$(RUN) -m pytest

@@ -242,10 +242,10 @@ def parse_arguments():
     first, _, rest = __doc__.partition("\n\n")
     parser = argparse.ArgumentParser(description=first, epilog=rest)
     parser.add_argument("--quick", action="store_true", help="tiny shapes, a few rounds, no file")
-    parser.add_argument("--rounds", type=positive, help="rounds (default: 30, quick 3)")
+    parser.add_argument("--rounds", type=positive, help="rounds (default: 11, quick 3)")
     parser.add_argument("--output", type=Path, help=f"report (default: {REPORT.name} in docs/)")
     arguments = parser.parse_args()
-    arguments.rounds = arguments.rounds or (3 if arguments.quick else 30)
+    arguments.rounds = arguments.rounds or (3 if arguments.quick else 11)
     if arguments.output is None and not arguments.quick:
         arguments.output = REPORT
     return arguments
