@@ -129,7 +129,10 @@ def additive_score(query, key, v, bias=None):
         _check_kernel(bias, (key.shape[-1],), "[U]", name="bias")
         key = key + bias
     hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
-    return upcast(ops.squeeze(ops.matmul(hidden, v[:, None]), -1))
+    # v of the rank of `hidden`: a product of different ranks has a gradient that XLA refuses in
+    # a loop over sequences of unknown length.
+    v = ops.reshape(v, (1,) * (len(hidden.shape) - 2) + (-1, 1))
+    return upcast(ops.squeeze(ops.matmul(hidden, v), -1))
 
 
 def concat_score(query, key, kernel, v):

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_attention.layers.base import AttentionLayer
-from keras_attention.layers.projections import ProjectionSettings, check_positive
+from keras_attention.layers.projections import ProjectionSettings, check_positive, project_steps
 from keras_attention.scores import additive_score
 
 
@@ -97,10 +97,10 @@ class BahdanauAttention(AttentionLayer):
         self.v = settings.add_kernel(self, 2, (self.units,), "v")
 
     def _project_query(self, query):
-        return self.query_projection(query)
+        return project_steps(self.query_projection, query)
 
     def _project_key(self, key):
-        return self.key_projection(key)
+        return project_steps(self.key_projection, key)
 
     def _score(self, query, key):
         return additive_score(query, key, ops.cast(self.v, self.compute_dtype))

@@ -199,7 +199,8 @@ class AttentionLayer(keras.layers.Layer):
             memory = self._mask_memory(memory, value_mask, key_mask)
         keys, values, memory_mask = (*memory, None)[:3]
 
-        steps, row_mask = self._blanked_steps(query, query_mask, "query_mask")
+        masks.check_mask_shape("query_mask", query_mask, tuple(query.shape[:-1]))
+        steps, row_mask = self._blanked_steps(query, query_mask)
         attention_mask, bias = self._to_scores(attention_mask, attention_bias, query, keys)
         scores_mask = masks.layer_mask(
             ops.shape(steps)[-2],
@@ -261,19 +262,22 @@ class AttentionLayer(keras.layers.Layer):
 
     def _memory(self, value, key=None, value_mask=None, key_mask=None):
         """Projected keys, projected values and, if there is one, the mask `[B, ..., S]`."""
-        key = value if key is None else key
-        key, value = self._to_float(key, "key"), self._to_float(value, "value")
+        value = self._to_float(value, "value")
+        key = value if key is None else self._to_float(key, "key")
         if len(value.shape) < 3 or len(key.shape) != len(value.shape):
             raise ValueError(
                 "`value` and `key` must have shapes [B, S, Dv] and [B, S, Dk]. Received "
                 f"{tuple(value.shape)} and {tuple(key.shape)}."
             )
-        # What is hidden is blanked before the projections: 0 * NaN is NaN in their gradients.
-        key, key_mask = self._blanked_steps(key, key_mask, "key_mask")
-        value, value_mask = self._blanked_steps(value, value_mask, "value_mask")
+        for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
+            masks.check_mask_shape(name, mask, tuple(value.shape[:-1]))
         mask = masks.combine_masks(value_mask, key_mask)
+        # What is hidden is blanked before the projections: 0 * NaN is NaN in their gradients.
+        same = key is value
+        value, steps_mask = self._blanked_steps(value, mask)
+        key = value if same else self._blanked_steps(key, mask)[0]
         memory = (self._project_key(key), self._project_value(value))
-        return memory if mask is None else (*memory, mask)
+        return memory if mask is None else (*memory, steps_mask)
 
     def _mask_memory(self, memory, value_mask, key_mask):
         """A precomputed memory with further masks anded to its own."""
@@ -289,9 +293,8 @@ class AttentionLayer(keras.layers.Layer):
         mask = masks.combine_masks(value_mask, key_mask, *stored)
         return (keys, values) if mask is None else (keys, values, mask)
 
-    def _blanked_steps(self, x, mask, name):
+    def _blanked_steps(self, x, mask):
         """`x` and its mask with one axis of steps, and 0 where the mask is False."""
-        masks.check_mask_shape(name, mask, tuple(x.shape[:-1]))
         steps = self._to_steps(x)
         if mask is None:
             return steps, None

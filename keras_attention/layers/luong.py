@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_attention.layers.base import AttentionLayer
-from keras_attention.layers.projections import ProjectionSettings, check_positive
+from keras_attention.layers.projections import ProjectionSettings, check_positive, project_steps
 from keras_attention.scores import additive_score, dot_score, scaled_dot_score
 
 SCORE_MODES = ("dot", "scaled_dot", "general", "concat")
@@ -119,10 +119,16 @@ class LuongAttention(AttentionLayer):
             )
 
     def _project_query(self, query):
-        return self.query_projection(query) if self.score_mode == "concat" else query
+        if self.score_mode == "concat":
+            return project_steps(self.query_projection, query)
+        return query
 
     def _project_key(self, key):
-        return self.key_projection(key) if self.score_mode in ("general", "concat") else key
+        return (
+            project_steps(self.key_projection, key)
+            if self.score_mode in ("general", "concat")
+            else key
+        )
 
     def _score(self, query, key):
         if self.score_mode == "concat":

@@ -102,6 +102,23 @@ def own_initializer(initializer, index):
     return type(initializer).from_config(config)
 
 
+def project_steps(dense, steps):
+    """Applies a `keras.layers.Dense` to `[B, T, D]`.
+
+    Args:
+        dense: the layer.
+        steps: `[B, T, D]`.
+
+    Returns:
+        `[B, T, units]`.
+    """
+    # A single step as a matrix: cheaper, and the gradient of the product of three axes with two
+    # cannot be compiled by XLA inside of a loop when the batch is of unknown size.
+    if steps.shape[1] == 1:
+        return dense(steps[:, 0])[:, None]
+    return dense(steps)
+
+
 def check_positive(name, number):
     """`number`, if it is a positive integer.
 
