@@ -570,17 +570,23 @@ def test_a_query_that_may_attend_to_nothing(run, dtype, dropout):
         np.testing.assert_allclose(context[0, 0], expected, rtol=CASE_TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("score", [scaled_dot_score, dot_score])
+@pytest.mark.parametrize("size", [40, 100])
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
-def test_large_half_precision_numbers(run, half, score):
-    """Case C03: d = 64, products of 40 times 40; keys of 40, 39 and -1."""
-    query = tf.fill((1, 1, 64), tf.cast(40, half))
-    key = tf.cast(np.repeat([[[40.0], [39.0], [-1.0]]], 64, -1), half)
-    context, weights = run(
-        lambda q, k: attend(q, k, k, score, return_attention_scores=True), query, key
-    )
-    assert weights.tolist() == [[[1, 0, 0]]]
-    assert (context == 40).all()
+def test_large_half_precision_numbers(run, half, size):
+    """Case C03: d = 64 and q all 40 (and 100); keys of as much, of one less, and of -1.
+
+    The products are 102400 and 640000, and 80000 when scaled; float16 ends at 65504.
+    """
+    query = tf.fill((1, 1, 64), tf.cast(size, half))
+    key = tf.cast(np.repeat([[[size], [size - 1], [-1]]], 64, -1), half)
+
+    def compute(query, key):
+        scores = (scaled_dot_score, dot_score)
+        return [attend(query, key, key, s, return_attention_scores=True) for s in scores]
+
+    for context, weights in run(compute, query, key):
+        assert weights.tolist() == [[[1, 0, 0]]]
+        assert (context == size).all()
 
 
 def test_floating_mask_and_bias():
