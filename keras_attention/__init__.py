@@ -21,6 +21,7 @@ from keras_attention.decoders.rnn_decoder import BahdanauDecoder, LuongDecoder
 from keras_attention.layers.bahdanau import BahdanauAttention
 from keras_attention.layers.luong import LuongAttention
 from keras_attention.layers.multi_head import MultiHeadAttention
+from keras_attention.layers.outputs import attention_scores_model
 from keras_attention.layers.scaled_dot_product import ScaledDotProductAttention
 from keras_attention.masks import (
     causal_mask,
@@ -49,6 +50,7 @@ __all__ = [
     "greedy_search",
     "SearchResult",
     "attend",
+    "attention_scores_model",
     "masked_softmax",
     "additive_score",
     "causal_mask",

@@ -5,11 +5,12 @@ from keras import ops
 
 from keras_attention import masks
 from keras_attention.decoders import cell as cells
+from keras_attention.layers.outputs import VaryingOutputs
 from keras_attention.layers.projections import check_positive
 from keras_attention.loops import scan_steps
 
 
-class RecurrentDecoder(keras.layers.Layer):
+class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
     """Base of the decoders: arguments, masks, state, saving. A subclass adds the equations.
 
     Args:

@@ -5,9 +5,10 @@ from keras import ops
 
 from keras_attention import masks
 from keras_attention.attend import attend
+from keras_attention.layers.outputs import VaryingOutputs
 
 
-class AttentionLayer(keras.layers.Layer):
+class AttentionLayer(VaryingOutputs, keras.layers.Layer):
     """Base of the attention layers; a subclass says how to project and how to score.
 
         weights = softmax(mask(score(query, key) + attention_bias))
