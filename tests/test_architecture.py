@@ -19,7 +19,7 @@ MAX_LINES = 350
 
 # A part may import the parts to its left and those it shares a place with.
 ORDER = [
-    {"masks", "scores", "normalizers", "positions", "loops"},
+    {"checks", "loops", "masks", "scores", "normalizers", "positions"},
     {"blockwise"},
     {"attend"},
     {"layers"},
