@@ -17,7 +17,8 @@ Importing the package registers its classes, so that `keras.saving.load_model` f
 __version__ = "0.1.0"
 
 from keras_attention.attend import attend
-from keras_attention.decoders.rnn_decoder import BahdanauDecoder, LuongDecoder
+from keras_attention.decoders.bahdanau import BahdanauDecoder
+from keras_attention.decoders.luong import LuongDecoder
 from keras_attention.layers.bahdanau import BahdanauAttention
 from keras_attention.layers.luong import LuongAttention
 from keras_attention.layers.multi_head import MultiHeadAttention

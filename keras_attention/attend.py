@@ -3,14 +3,8 @@
 import keras
 from keras import ops
 
-from keras_attention.masks import (
-    align_to_rank,
-    as_mask,
-    bias_mask,
-    check_bias,
-    check_broadcast,
-    combine_masks,
-)
+from keras_attention.checks import as_float, check_bias, check_broadcast
+from keras_attention.masks import align_to_rank, as_mask, bias_mask, combine_masks
 from keras_attention.normalizers import masked_softmax, upcast
 from keras_attention.scores import scaled_dot_score
 
@@ -66,7 +60,7 @@ def attend(
     >>> context.shape, weights.shape
     (TensorShape([2, 3, 4]), TensorShape([2, 3, 5]))
     """
-    query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
+    query, key, value = as_float(query), as_float(key), as_float(value)
     scores_shape = _check_inputs(query, key, value, dropout)
     mask, bias = _prepare_mask_and_bias(mask, bias, scores_shape)
     if mask is not None:
@@ -97,7 +91,8 @@ def _check_inputs(query, key, value, dropout):
         )
     if not 0 <= dropout < 1:
         raise ValueError(f"`dropout` must lie in [0, 1). Received: {dropout}.")
-    check_broadcast("key", key.shape[:-2], query.shape[:-2], mutual=True)
+    for name, x in (("key", key), ("value", value)):
+        check_broadcast(name, x.shape[:-2], query.shape[:-2], mutual=True)
     batch = tuple(k if q == 1 else q for q, k in zip(query.shape[:-2], key.shape[:-2], strict=True))
     return (*batch, query.shape[-2], value_size if key_size is None else key_size)
 
@@ -125,10 +120,8 @@ def _blank_unused(mask, query, key, value):
     gradients. Blanking the inputs does, and costs one pass over them.
     """
     seen = ops.any(mask, axis=-2)[..., None]
-    key, value = _keep(seen, key), _keep(seen, value)
-    if mask.shape[-2] != 1:  # otherwise all queries share one row of the mask
-        query = _keep(ops.any(mask, axis=-1)[..., None], query)
-    return query, key, value
+    seeing = ops.any(mask, axis=-1)[..., None]
+    return _keep(seeing, query), _keep(seen, key), _keep(seen, value)
 
 
 def _keep(used, x):

@@ -12,6 +12,8 @@ Every mask of the package is made and merged here. The conventions, for all func
 import keras
 from keras import ops
 
+from keras_attention.checks import check_broadcast, check_positive
+
 
 def as_mask(mask, name="mask"):
     """Converts `mask` (tensor, array, list or tuple of booleans or integers) to a boolean tensor.
@@ -63,8 +65,9 @@ def padding_mask(lengths, size=None):
     lengths = ops.convert_to_tensor(lengths)
     if len(lengths.shape) != 1:
         raise ValueError(f"`lengths` must have shape [B]. Received shape {tuple(lengths.shape)}.")
-    size = ops.max(lengths) if size is None else size
-    return ops.less(ops.arange(size, dtype=lengths.dtype), lengths[:, None])[:, None, :]
+    lengths = ops.cast(lengths, "int32")  # small integers could not count to `size`
+    size = ops.max(lengths, initial=0) if size is None else size
+    return ops.less(ops.arange(size, dtype="int32"), lengths[:, None])[:, None, :]
 
 
 def causal_mask(query_size, key_size=None):
@@ -114,8 +117,7 @@ def window_mask(query_size, key_size=None, *, window):
            [1, 1, 1],
            [0, 1, 1]])
     """
-    if not isinstance(window, int) or window <= 0:
-        raise ValueError(f"`window` must be a positive integer. Received: {window!r}.")
+    check_positive("window", window)
     return ops.less(ops.abs(_distance(query_size, key_size)), window)
 
 
@@ -147,6 +149,7 @@ def segment_mask(query_segments, key_segments=None):
                 f"`{name}` must have rank 2 ([B, T] or [B, S]). "
                 f"Received shape {tuple(segments.shape)}."
             )
+    check_broadcast("key_segments", key_segments.shape[:1], query_segments.shape[:1], mutual=True)
     return ops.equal(query_segments[:, :, None], key_segments[:, None, :])
 
 
@@ -199,6 +202,8 @@ def align_to_rank(values, rank, name="mask"):
         ValueError: if `values` has fewer than 2 axes or more than `rank`.
     """
     own = len(values.shape)
+    if own == rank:
+        return values
     if own < 2 or own > rank:
         raise ValueError(
             f"`{name}` must have between 2 and {rank} axes, ending in [T, S], to fit scores of "
@@ -209,97 +214,6 @@ def align_to_rank(values, rank, name="mask"):
     for _ in range(rank - own):
         values = ops.expand_dims(values, 1)
     return values
-
-
-def check_broadcast(name, shape, target, mutual=False):
-    """Raises unless `shape` broadcasts to `target`, as far as both are known.
-
-    Args:
-        name: what error messages call it.
-        shape: the shape to check, aligned with the end of `target`.
-        target: the shape to fit.
-        mutual: whether axes of size 1 in `target` may be stretched as well.
-
-    Raises:
-        ValueError: if an axis of `shape` is neither 1 nor that of `target`.
-    """
-    for size, wanted in zip(reversed(tuple(shape)), reversed(tuple(target)), strict=False):
-        known = size is not None and wanted is not None
-        if known and size != wanted and size != 1 and not (mutual and wanted == 1):
-            raise ValueError(
-                f"`{name}` does not fit: expected a shape that broadcasts to {tuple(target)}. "
-                f"Received {tuple(shape)}."
-            )
-
-
-def check_mask_shape(name, mask, expected):
-    """Raises unless `mask` has exactly the shape `expected`, as far as both are known.
-
-    Args:
-        name: what error messages call it.
-        mask: the mask, or None.
-        expected: a tuple with None for an axis that fits any size.
-
-    Raises:
-        ValueError: if ranks or sizes differ.
-    """
-    if mask is None:
-        return
-    shape = tuple(mask.shape)
-    fits = len(shape) == len(expected) and all(
-        a is None or b is None or a == b for a, b in zip(shape, expected, strict=True)
-    )
-    if not fits:
-        raise ValueError(f"`{name}` must have shape {expected}. Received shape {shape}.")
-
-
-def check_scores_shape(name, values, query_shape, key_size, heads=False):
-    """Raises unless a layer's mask or bias fits its scores.
-
-    Args:
-        name: what error messages call it.
-        values: a mask or bias: `[B, T, S]`, with heads also `[B, N, T, S]`; for a query
-            `[B, D]` without the T axis.
-        query_shape: shape of the layer's query, `[B, T, D]` or `[B, D]`.
-        key_size: S, or None if unknown.
-        heads: whether the scores have a head axis.
-
-    Raises:
-        ValueError: if the rank is another, or the last axis is not S.
-    """
-    one_step = len(query_shape) == 2
-    shape = tuple(values.shape)
-    if len(shape) + one_step not in ((3, 4) if heads else (3,)):
-        expected = "[B, T, S] or [B, N, T, S]" if heads else "[B, T, S]"
-        expected = expected.replace(" T,", "") if one_step else expected
-        raise ValueError(
-            f"`{name}` must have shape {expected} for a query of shape {tuple(query_shape)}. "
-            f"Received shape {shape}. A padding mask [B, S] is passed as `value_mask`; values "
-            "[T, S] for the whole batch need a batch axis of size 1."
-        )
-    if None not in (shape[-1], key_size) and shape[-1] != key_size:
-        raise ValueError(
-            f"`{name}` must have one entry a key on its last axis, S = {key_size}. "
-            f"Received shape {shape}."
-        )
-
-
-def check_bias(bias):
-    """Raises unless the dtype of `bias`, a tensor of any shape `[...]`, is floating.
-
-    Returns:
-        `bias`.
-
-    Raises:
-        ValueError: if it is boolean or integer.
-    """
-    dtype = keras.backend.standardize_dtype(bias.dtype)
-    if not keras.backend.is_float_dtype(dtype):
-        raise ValueError(
-            "`attention_bias` must be floating: it is added to the scores. Received dtype "
-            f"{dtype}. Booleans and integers 0 and 1 are passed as `attention_mask`."
-        )
-    return bias
 
 
 def bias_mask(bias):

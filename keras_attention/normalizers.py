@@ -8,7 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.masks import align_to_rank, as_mask, check_broadcast
+from keras_attention.checks import as_float, check_broadcast
+from keras_attention.masks import align_to_rank, as_mask
 
 
 def upcast(x):
@@ -50,19 +51,23 @@ def masked_softmax(scores, mask=None):
     >>> masked_softmax(np.array([[0.0, 0.0, 9.0]]), [[True, True, False]]).numpy()
     array([[0.5, 0.5, 0. ]])
     """
-    scores = upcast(ops.convert_to_tensor(scores))
+    scores = upcast(as_float(scores))
     if mask is None:
         return _softmax(scores)
     mask = align_to_rank(as_mask(mask), len(scores.shape))
     check_broadcast("mask", mask.shape, scores.shape)
-    # The lowest finite number: no real score is below it, and unlike -inf it leaves a row that
-    # is masked throughout finite, forward and backward. Such a row is zeroed afterwards.
+    # Unlike -inf, the lowest finite number keeps a row that is masked throughout finite, forward
+    # and backward; such a row is zeroed afterwards. Scores end at half of it, so that no score
+    # that counts is as low as the masked ones.
     dtype = keras.backend.standardize_dtype(scores.dtype)
     lowest = ops.convert_to_tensor(np.finfo(dtype).min, dtype)
-    weights = _softmax(ops.where(mask, scores, lowest))
+    weights = _softmax(ops.where(mask, ops.maximum(scores, lowest / 2), lowest))
     return ops.where(mask, weights, ops.zeros((), weights.dtype))
 
 
 def _softmax(scores):
-    # One key takes all the weight. Keras warns about a softmax over an axis of size 1.
-    return ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
+    if scores.shape[-1] == 1:
+        # One key takes all the weight, with gradient 0, unless it is NaN. (Keras warns about a
+        # softmax over an axis of size 1.)
+        return ops.exp(scores - scores)
+    return ops.softmax(scores, axis=-1)

@@ -1,12 +1,13 @@
 """Score functions: query `[..., T, Dq]`, key `[..., S, Dk]` -> scores `[..., T, S]`.
 
-Scores are what goes into the softmax. Half-precision inputs give float32 scores, and products
-are scaled down before they are formed in half precision, so that they do not overflow there.
+Scores are what goes into the softmax. Half-precision inputs give float32 scores; products of
+float16 are formed in float32, as they overflow easily. Integers are taken as floating numbers.
 """
 
 import keras
 from keras import ops
 
+from keras_attention.checks import as_float
 from keras_attention.normalizers import upcast
 
 
@@ -31,12 +32,7 @@ def dot_score(query, key):
     >>> dot_score(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0], [5.0, 6.0]])).numpy()
     array([[11., 17.]])
     """
-    query, key = _tensors(query, key)
-    if keras.backend.standardize_dtype(query.dtype) in ("float32", "float64"):
-        return _product(query, key)
-    # float16 ends at 65504: form the product scaled down, and scale it up in float32.
-    root = float(key.shape[-1]) ** 0.5
-    return upcast(_product(query / root, key)) * root
+    return _product(*_tensors(query, key))
 
 
 def scaled_dot_score(query, key, scale=None):
@@ -63,7 +59,8 @@ def scaled_dot_score(query, key, scale=None):
     """
     query, key = _tensors(query, key)
     scale = float(key.shape[-1]) ** -0.5 if scale is None else scale
-    return upcast(_product(query * ops.cast(scale, query.dtype), key))
+    # (`ops.cast` of a number would round it to float32 first.)
+    return _product(query * ops.convert_to_tensor(scale, query.dtype), key)
 
 
 def general_score(query, key, kernel):
@@ -89,8 +86,7 @@ def general_score(query, key, kernel):
     >>> general_score(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]), kernel).numpy()
     array([[10.]])
     """
-    kernel = ops.convert_to_tensor(kernel)
-    query, key = ops.convert_to_tensor(query), ops.convert_to_tensor(key)
+    kernel, query, key = as_float(kernel), as_float(query), as_float(key)
     _check_kernel(kernel, (query.shape[-1], key.shape[-1]), "[Dq, Dk]")
     return dot_score(query, ops.matmul(key, ops.transpose(kernel)))
 
@@ -122,10 +118,10 @@ def additive_score(query, key, v, bias=None):
     array([[0., 0., 0.]])
     """
     query, key = _tensors(query, key)
-    v = ops.convert_to_tensor(v)
+    v = as_float(v)
     _check_kernel(v, (key.shape[-1],), "[U]", name="v")
     if bias is not None:
-        bias = ops.convert_to_tensor(bias)
+        bias = as_float(bias)
         _check_kernel(bias, (key.shape[-1],), "[U]", name="bias")
         key = key + bias
     hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
@@ -158,8 +154,7 @@ def concat_score(query, key, kernel, v):
     >>> concat_score(np.ones((1, 1)), -np.ones((2, 1)), np.ones((2, 1)), np.ones(1)).numpy()
     array([[0., 0.]])
     """
-    query, key = ops.convert_to_tensor(query), ops.convert_to_tensor(key)
-    kernel = ops.convert_to_tensor(kernel)
+    kernel, query, key = as_float(kernel), as_float(query), as_float(key)
     query_size, units = query.shape[-1], kernel.shape[-1]
     _check_kernel(kernel, (query_size + key.shape[-1], units), "[Dq + Dk, U]")
     # W [h_t; h_s] = W_q h_t + W_s h_s: one product a query and a key, not one for each pair.
@@ -169,7 +164,7 @@ def concat_score(query, key, kernel, v):
 
 
 def _tensors(query, key):
-    query, key = ops.convert_to_tensor(query), ops.convert_to_tensor(key)
+    query, key = as_float(query), as_float(key)
     if query.shape[-1] != key.shape[-1]:
         raise ValueError(
             "`query` and `key` must have the same number of features (last axis) for this score. "
@@ -179,7 +174,10 @@ def _tensors(query, key):
 
 
 def _product(query, key):
-    return ops.matmul(query, ops.swapaxes(key, -1, -2))
+    if keras.backend.standardize_dtype(query.dtype) == "float16":
+        # float16 ends at 65504, which dot products pass: 64 products of 40 and 40 do.
+        query, key = upcast(query), upcast(key)
+    return upcast(ops.matmul(query, ops.swapaxes(key, -1, -2)))
 
 
 def _check_kernel(kernel, expected, letters, name="kernel"):

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_attention import masks
+from keras_attention import checks, masks
 from keras_attention.attend import attend
 from keras_attention.layers.outputs import VaryingOutputs
 
@@ -117,14 +117,14 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         aligned = []
         for name, x in (("attention_mask", attention_mask), ("attention_bias", attention_bias)):
             if x is not None:
-                masks.check_scores_shape(name, x, query.shape, keys.shape[-2], self._has_heads)
+                checks.check_scores_shape(name, x, query.shape, keys.shape[-2], self._has_heads)
                 x = ops.expand_dims(x, -2) if one_step else x
             aligned.append(x)
         return aligned
 
     def _checked_mask_and_bias(self, attention_mask, attention_bias):
         if attention_bias is not None:
-            attention_bias = masks.check_bias(ops.convert_to_tensor(attention_bias))
+            attention_bias = checks.check_bias(ops.convert_to_tensor(attention_bias))
         return masks.as_mask(attention_mask, "attention_mask"), attention_bias
 
     def _memory_mask_shape(self, values):
@@ -200,7 +200,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             memory = self._mask_memory(memory, value_mask, key_mask)
         keys, values, memory_mask = (*memory, None)[:3]
 
-        masks.check_mask_shape("query_mask", query_mask, tuple(query.shape[:-1]))
+        checks.check_mask_shape("query_mask", query_mask, tuple(query.shape[:-1]))
         steps, row_mask = self._blanked_steps(query, query_mask)
         attention_mask, bias = self._to_scores(attention_mask, attention_bias, query, keys)
         scores_mask = masks.layer_mask(
@@ -213,7 +213,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             window=self._sliding_window,
             heads=self._has_heads,
         )
-        context, weights = attend(
+        result = attend(
             self._project_query(steps),
             keys,
             values,
@@ -222,8 +222,9 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             bias=self._group_heads(bias),
             dropout=self._dropout if training else 0.0,
             seed=self._seed_generator,
-            return_attention_scores=True,
+            return_attention_scores=return_attention_scores,
         )
+        context, weights = result if return_attention_scores else (result, None)
         output = self._from_steps(self._finish(context, steps, scores_mask), query)
         if query_mask is not None:
             output = _carry_mask(output, mask=query_mask)
@@ -271,7 +272,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
                 f"{tuple(value.shape)} and {tuple(key.shape)}."
             )
         for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
-            masks.check_mask_shape(name, mask, tuple(value.shape[:-1]))
+            checks.check_mask_shape(name, mask, tuple(value.shape[:-1]))
         mask = masks.combine_masks(value_mask, key_mask)
         # What is hidden is blanked before the projections: 0 * NaN is NaN in their gradients.
         same = key is value
@@ -289,8 +290,8 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             )
         keys, values, *stored = memory
         expected = self._memory_mask_shape(values)
-        masks.check_mask_shape("value_mask", value_mask, expected)
-        masks.check_mask_shape("key_mask", key_mask, expected)
+        checks.check_mask_shape("value_mask", value_mask, expected)
+        checks.check_mask_shape("key_mask", key_mask, expected)
         mask = masks.combine_masks(value_mask, key_mask, *stored)
         return (keys, values) if mask is None else (keys, values, mask)
 

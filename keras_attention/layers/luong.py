@@ -3,8 +3,9 @@
 import keras
 from keras import ops
 
+from keras_attention.checks import check_positive
 from keras_attention.layers.base import AttentionLayer
-from keras_attention.layers.projections import ProjectionSettings, check_positive, project_steps
+from keras_attention.layers.projections import ProjectionSettings, project_steps
 from keras_attention.scores import additive_score, dot_score, scaled_dot_score
 
 SCORE_MODES = ("dot", "scaled_dot", "general", "concat")

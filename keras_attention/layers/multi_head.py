@@ -3,9 +3,10 @@
 import keras
 from keras import ops
 
-from keras_attention.layers import axes
+from keras_attention.checks import as_tuple, check_positive
+from keras_attention.layers import axes, heads
 from keras_attention.layers.base import AttentionLayer
-from keras_attention.layers.projections import ProjectionSettings, check_positive
+from keras_attention.layers.projections import ProjectionSettings
 from keras_attention.scores import scaled_dot_score
 
 
@@ -124,8 +125,8 @@ class MultiHeadAttention(AttentionLayer):
         self._sliding_window = sliding_window
         self._use_bias = use_bias
         self._use_gate = use_gate
-        self._output_shape = _as_tuple("output_shape", output_shape)
-        self._attention_axes = _as_tuple("attention_axes", attention_axes, positive=False)
+        self._output_shape = as_tuple("output_shape", output_shape)
+        self._attention_axes = as_tuple("attention_axes", attention_axes, positive=False)
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self._settings = ProjectionSettings(
             kernel_initializer,
@@ -142,12 +143,12 @@ class MultiHeadAttention(AttentionLayer):
         query_shape, value_shape, key_shape = (
             self._steps_shape(shape) for shape in (query_shape, value_shape, key_shape)
         )
-        heads, kv_heads = self._num_heads, self._num_key_value_heads
-        self._query_dense = self._to_heads(0, "query", query_shape, heads, self._key_dim)
+        query_heads, kv_heads = self._num_heads, self._num_key_value_heads
+        self._query_dense = self._to_heads(0, "query", query_shape, query_heads, self._key_dim)
         self._key_dense = self._to_heads(1, "key", key_shape, kv_heads, self._key_dim)
         if self._use_gate:
             self._gate_dense = self._to_heads(
-                4, "gate", query_shape, heads, self._value_dim, activation="sigmoid"
+                4, "gate", query_shape, query_heads, self._value_dim, activation="sigmoid"
             )
         self._value_dense = self._to_heads(2, "value", value_shape, kv_heads, self._value_dim)
         features = self._output_features(query_shape, value_shape)
@@ -160,16 +161,16 @@ class MultiHeadAttention(AttentionLayer):
             (*query_shape[1:-1], *features),
             inner,
         )
-        self._output_dense.build((*query_shape[:-1], heads, self._value_dim))
+        self._output_dense.build((*query_shape[:-1], query_heads, self._value_dim))
 
-    def _to_heads(self, index, name, shape, heads, size, **kwargs):
-        """A projection `[B, ..., D]` -> `[B, ..., heads, size]`."""
+    def _to_heads(self, index, name, shape, count, size, **kwargs):
+        """A projection `[B, ..., D]` -> `[B, ..., count, size]`."""
         batch = "abcdefgh"[: len(shape) - 1]
         dense = self._einsum_dense(
             index,
             name,
             f"{batch}i,inv->{batch}nv",
-            (*shape[1:-1], heads, size),
+            (*shape[1:-1], count, size),
             "nv",
             **kwargs,
         )
@@ -201,11 +202,7 @@ class MultiHeadAttention(AttentionLayer):
         self._axes(rank)
 
     def _project_query(self, query):
-        heads = ops.swapaxes(self._query_dense(query), -2, -3)
-        if not self._grouped:
-            return heads
-        shape = ops.shape(heads)
-        return ops.reshape(heads, (*shape[:-3], *self._group_sizes, *shape[-2:]))
+        return self._group_heads(ops.swapaxes(self._query_dense(query), -2, -3))
 
     def _project_key(self, key):
         return self._key_value_heads(self._key_dense(key))
@@ -214,8 +211,8 @@ class MultiHeadAttention(AttentionLayer):
         return self._key_value_heads(self._value_dense(value))
 
     def _key_value_heads(self, projected):
-        heads = ops.swapaxes(projected, -2, -3)
-        return ops.expand_dims(heads, -3) if self._grouped else heads
+        projected = ops.swapaxes(projected, -2, -3)
+        return ops.expand_dims(projected, -3) if self._grouped else projected
 
     def _score(self, query, key):
         return scaled_dot_score(query, key)
@@ -239,23 +236,13 @@ class MultiHeadAttention(AttentionLayer):
     def _grouped(self):
         return self._num_key_value_heads != self._num_heads
 
-    @property
-    def _group_sizes(self):
-        return (self._num_key_value_heads, self._num_heads // self._num_key_value_heads)
-
     def _group_heads(self, values):
         if values is None or not self._grouped or len(values.shape) == 2:
             return values
-        if values.shape[-3] == 1:
-            return ops.expand_dims(values, -3)
-        shape = ops.shape(values)
-        return ops.reshape(values, (*shape[:-3], *self._group_sizes, *shape[-2:]))
+        return heads.split_groups(values, self._num_key_value_heads)
 
     def _ungroup(self, x):
-        if not self._grouped:
-            return x
-        shape = ops.shape(x)
-        return ops.reshape(x, (*shape[:-4], self._num_heads, *shape[-2:]))
+        return heads.merge_groups(x) if self._grouped else x
 
     # Axes.
 
@@ -313,8 +300,8 @@ class MultiHeadAttention(AttentionLayer):
         return super().precompute(value, key, value_mask)
 
     def _memory_mask_shape(self, values):
-        heads = 3 if not self._grouped else 4
-        return (*values.shape[: len(values.shape) - heads], values.shape[-2])
+        rank_of_heads = 4 if self._grouped else 3  # (N_kv, 1, S, H) or (N, S, H)
+        return (*values.shape[: len(values.shape) - rank_of_heads], values.shape[-2])
 
     def _output_features(self, query_shape, value_shape):
         return self._output_shape or (query_shape[-1],)
@@ -338,13 +325,3 @@ class MultiHeadAttention(AttentionLayer):
             **self._settings.config(),
         }
         return {**super().get_config(), **own}
-
-
-def _as_tuple(name, numbers, positive=True):
-    """An integer, a sequence of integers or None as a tuple or None."""
-    if numbers is None:
-        return None
-    numbers = (numbers,) if isinstance(numbers, int) else tuple(numbers)
-    if not numbers or not all(isinstance(n, int) and (n > 0 or not positive) for n in numbers):
-        raise ValueError(f"`{name}` must be an integer or several. Received: {numbers}.")
-    return numbers

@@ -117,21 +117,3 @@ def project_steps(dense, steps):
     if steps.shape[1] == 1:
         return dense(steps[:, 0])[:, None]
     return dense(steps)
-
-
-def check_positive(name, number):
-    """`number`, if it is a positive integer.
-
-    Args:
-        name: what the error message calls it.
-        number: a size, e.g. U of a projection to `[..., U]`.
-
-    Returns:
-        The number.
-
-    Raises:
-        ValueError: if it is anything else.
-    """
-    if isinstance(number, bool) or not isinstance(number, int) or number <= 0:
-        raise ValueError(f"`{name}` must be a positive integer. Received: {number!r}.")
-    return number
