@@ -1,0 +1,77 @@
+"""Command line of g2p.py."""
+
+import argparse
+from pathlib import Path
+
+from g2p_data import BUNDLED
+from g2p_model import ATTENTIONS
+from g2p_recipe import BUNDLED_WORDS, LARGE, SMALL, SMALL_WORDS
+
+
+class OneLineErrors(argparse.ArgumentParser):
+    """A parser whose errors are one line; --help has the usage."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def positive(text):
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"expected an integer above 0, got {text!r}")
+    return number
+
+
+def parse_options(arguments, description):
+    parser = OneLineErrors(
+        prog="g2p.py", description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add(
+        "--attention",
+        choices=ATTENTIONS,
+        default="dot",
+        help="bahdanau: attends before the recurrent cell; dot, general, concat: Luong's scores,\n"
+        "after it; none: the encoder's last state is all the decoder sees (default: %(default)s)",
+    )
+    add(
+        "--epochs",
+        type=positive,
+        help=f"passes over the training words (default: {SMALL.epochs} below {SMALL_WORDS:,} "
+        f"training words, else {LARGE.epochs})",
+    )
+    add(
+        "--limit",
+        type=positive,
+        help=f"number of training words (default: {BUNDLED_WORDS:,} of the bundled data, all of "
+        "other data)",
+    )
+    add(
+        "--data",
+        type=Path,
+        default=BUNDLED,
+        help="file of lines 'word<TAB>phones separated by spaces', also .xz or .gz. Split by a\n"
+        "hash of the word, unless X_train.tsv has X_dev.tsv and X_test.tsv beside it\n"
+        "(default: the bundled CMUdict)",
+    )
+    add("--dev-data", type=Path, help="dev words, to choose the best epoch by")
+    add("--test-data", type=Path, help="held-out words to test on")
+    add(
+        "--eval-words",
+        type=positive,
+        default=2000,
+        help="number of held-out words to test on, at most (default: %(default)s)",
+    )
+    add(
+        "--output",
+        type=Path,
+        default=Path("build/g2p"),
+        help="folder for model.keras, vocabulary.json, saved_model, alignment.png and\n"
+        "results.json (default: %(default)s)",
+    )
+    add("--seed", type=int, default=1, help="of all random numbers (default: %(default)s)")
+    add("--smoke", action="store_true", help="a few words, one epoch: tries the script in seconds")
+    return parser.parse_args(arguments)

@@ -1,0 +1,55 @@
+"""Sizes and training settings, by the size of the dictionary."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Sizes and training settings of one run."""
+
+    epochs: int
+    batch_size: int
+    embedding: int
+    units: int
+    dropout: float
+    label_smoothing: float
+    learning_rate: float
+
+    def __str__(self):
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in vars(self).items())
+
+
+# A small dictionary needs many epochs and much dropout; in a large one an epoch teaches more.
+SMALL = Recipe(
+    epochs=40,
+    batch_size=32,
+    embedding=128,
+    units=256,
+    dropout=0.4,
+    label_smoothing=0.1,
+    learning_rate=2e-3,
+)
+LARGE = Recipe(
+    epochs=5,
+    batch_size=64,
+    embedding=64,
+    units=256,
+    dropout=0.1,
+    label_smoothing=0.05,
+    learning_rate=2e-3,
+)
+SMOKE = Recipe(
+    epochs=1,
+    batch_size=32,
+    embedding=16,
+    units=32,
+    dropout=0.1,
+    label_smoothing=0.0,
+    learning_rate=1e-2,
+)
+SMALL_WORDS = 10_000
+BUNDLED_WORDS = 30_000  # of CMUdict's training words: with LARGE they fit into ten minutes
+
+
+def recipe_for(training_words):
+    return SMALL if training_words < SMALL_WORDS else LARGE
