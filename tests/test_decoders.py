@@ -97,13 +97,10 @@ def cell_of(cell):
 
 
 def attention_of(layer):
-    weights = {w.path.split("/", 1)[-1]: np.asarray(w) for w in layer.trainable_weights}
     if isinstance(layer, MultiHeadAttention):
-        parts = ("query", "key", "value", "attention_output")
-        kernels, biases = (
-            {n.removeprefix("attention_"): weights[f"{n}/{kind}"] for n in parts}
-            for kind in ("kernel", "bias")
-        )
+        parts = ("query", "key", "value", "output")
+        weights = layer.get_weights()
+        kernels, biases = (dict(zip(parts, weights[i::2], strict=True)) for i in (0, 1))
 
         def attention(query, memory, mask):
             output, alignment = ref.multi_head_attention(
@@ -115,21 +112,20 @@ def attention_of(layer):
     if isinstance(layer, BahdanauAttention):
         return ref.one_query(
             ref.bahdanau_attention,
-            query_kernel=weights["query/kernel"],
-            key_kernel=weights["key/kernel"],
-            v=weights["v"],
-            bias=weights["query/bias"],
+            query_kernel=np.asarray(layer.query_projection.kernel),
+            key_kernel=np.asarray(layer.key_projection.kernel),
+            v=np.asarray(layer.v),
+            bias=np.asarray(layer.query_projection.bias),
         )
     if isinstance(layer, ScaledDotProductAttention):
         return ref.one_query(ref.scaled_dot_product_attention)
-    kernel = None
-    if layer.score_mode == "general":
-        kernel = weights["key/kernel"].T
+    kernel = v = None
+    if layer.score_mode == "general":  # the layer computes W h_s
+        kernel = np.asarray(layer.key_projection.kernel).T
     if layer.score_mode == "concat":
-        kernel = np.concatenate([weights["query/kernel"], weights["key/kernel"]])
-    return ref.one_query(
-        ref.luong_attention, score_mode=layer.score_mode, kernel=kernel, v=weights.get("v")
-    )
+        halves = [layer.query_projection.kernel, layer.key_projection.kernel]
+        kernel, v = np.concatenate([np.asarray(half) for half in halves]), np.asarray(layer.v)
+    return ref.one_query(ref.luong_attention, score_mode=layer.score_mode, kernel=kernel, v=v)
 
 
 def by_the_equations(decoder, inputs, memory, state=None, memory_mask=None, mask=None):
@@ -169,9 +165,7 @@ def test_each_cell_follows_the_equations(kind, cell, rng, assert_close):
     decoder = make(kind, cell)
     inputs, memory, state = draw(rng, decoder)
     results = decoder(inputs, memory, initial_state=state, **BOTH_MASKS, **EVERYTHING)
-    check(
-        results, by_the_equations(decoder, inputs, memory, state, **BOTH_MASKS), assert_close
-    )
+    check(results, by_the_equations(decoder, inputs, memory, state, **BOTH_MASKS), assert_close)
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -205,11 +199,12 @@ def test_modes(kind, mode, rng, assert_close):
     check(results, expected, assert_close, "float32")
 
 
+@pytest.mark.parametrize("cell", ["lstm", "stack"])
 @pytest.mark.parametrize("half, limit", [("float16", 0.02), ("bfloat16", 0.15)])
 @BOTH
-def test_half_precision_is_near_the_equations(kind, half, limit, rng):
+def test_half_precision_is_near_the_equations(kind, half, limit, cell, rng):
     """Rounding adds up over the steps, so the limits are loose; weights are about 1/5."""
-    decoder = make(kind, "lstm", dtype=f"mixed_{half}")
+    decoder = make(kind, cell, dtype=f"mixed_{half}")
     inputs, memory, state = draw(rng, decoder, dtype="float32")
     results = decoder(inputs, memory, initial_state=state, **BOTH_MASKS, **EVERYTHING)
     assert {x.dtype.name for x in keras.tree.flatten(results)} == {half}
@@ -217,6 +212,15 @@ def test_half_precision_is_near_the_equations(kind, half, limit, rng):
     expected = [outputs, weights, *state]
     for actual, exact in zip(keras.tree.flatten(results), expected, strict=True):
         np.testing.assert_allclose(to_numpy(actual), exact, atol=limit)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "mixed_bfloat16"])
+@BOTH
+def test_parts_made_without_a_dtype(kind, dtype, rng):
+    """What comes out has the dtype of the decoder, in whatever dtype its parts compute."""
+    decoder = DECODERS[kind](CELLS["lstm"](U), ATTENTIONS[OWN_ATTENTION[kind]](), dtype=dtype)
+    results = decoder(*draw(rng, dtype="float32"), **EVERYTHING)
+    assert {x.dtype.name for x in keras.tree.flatten(results)} == {decoder.compute_dtype}
 
 
 # The state
@@ -323,9 +327,7 @@ def test_implicit_masks_equal_explicit_ones(kind, rng):
 def test_implicit_masks_in_a_functional_model(kind, rng):
     decoder = make(kind)
     ids, source = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
-    embed = [
-        keras.layers.Embedding(5, size, mask_zero=True, dtype="float64") for size in (D, Dm)
-    ]
+    embed = [keras.layers.Embedding(5, size, mask_zero=True, dtype="float64") for size in (D, Dm)]
     outputs = decoder(embed[0](ids), embed[1](source), **EVERYTHING)
     model = keras.Model([ids, source], outputs)
     values = [np.where(m, rng.integers(1, 5, m.shape), 0) for m in (MASK, MEMORY_MASK)]
@@ -385,9 +387,7 @@ def test_a_memory_of_padding_only(kind, rng):
     with tf.GradientTape() as tape:
         x = tf.constant(memory)
         tape.watch(x)
-        outputs, weights = decoder(
-            inputs, x, memory_mask=nothing, return_attention_scores=True
-        )
+        outputs, weights = decoder(inputs, x, memory_mask=nothing, return_attention_scores=True)
     assert np.all(np.array(weights) == 0)
     np.testing.assert_allclose(
         outputs, decoder(inputs, np.zeros_like(memory), memory_mask=nothing), atol=1e-13
@@ -482,7 +482,9 @@ def test_later_inputs_change_no_earlier_output(kind, seed, changed):
     assert np.all(np.abs(before - after)[:, changed:].max(-1) > 1e-6)
 
 
-@pytest.mark.parametrize("cell, attention", [("lstm", None), ("stack", None), ("gru", "multi_head")])
+@pytest.mark.parametrize(
+    "cell, attention", [("lstm", None), ("stack", None), ("gru", "multi_head")]
+)
 @BOTH
 def test_stepping_equals_teacher_forcing(kind, cell, attention, rng):
     decoder = make(kind, cell, attention)
@@ -527,13 +529,21 @@ def test_step_is_pure_and_takes_any_batch(kind, rng):
     np.testing.assert_array_equal(again, output)
 
 
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
 @BOTH
-def test_an_empty_batch(kind):
-    decoder = make(kind, "lstm")
-    outputs, weights, state = decoder(np.zeros((0, T, D)), np.zeros((0, S, Dm)), **EVERYTHING)
+def test_an_empty_batch(kind, cell):
+    decoder = make(kind, cell, dtype="float32")
+
+    def decode(inputs, memory):
+        return decoder(inputs, memory, **EVERYTHING)
+
+    if cell == "lstm":  # keras.layers.LSTMCell itself fails on a batch of known size 0
+        specs = [tf.TensorSpec((None, None, size)) for size in (D, Dm)]
+        decode = tf.function(decode, input_signature=specs)
+    outputs, weights, state = decode(tf.zeros((0, T, D)), tf.zeros((0, S, Dm)))
     size = {"bahdanau": U, "luong": 13}[kind]
     assert (outputs.shape, weights.shape) == ((0, T, size), (0, T, S))
-    assert [tuple(x.shape) for x in state] == [(0, U)] * 2
+    assert {tuple(x.shape) for x in state} == {(0, U)}
 
 
 # Dropout
@@ -583,13 +593,13 @@ def model_of(decoder, jit_compile):
 def test_fit_twice_with_dropout_and_free_lengths(kind, jit_compile, rng):
     decoder = make(kind, "gru" if jit_compile else "stack", dtype="float32", dropout=0.3)
     model = model_of(decoder, jit_compile)
-    before = [np.array(w) for w in model.trainable_weights]
+    before = [w.numpy() for w in model.trainable_weights]
     for steps, memory_steps in ((T, S), (T + 1, S - 1)):
         x = draw(rng, batch=4, steps=steps, memory_steps=memory_steps, dtype="float32")
         history = model.fit(x, np.ones((4, steps, 1)), batch_size=2, verbose=0)
         assert np.isfinite(history.history["loss"][0])
     for weight, old in zip(model.trainable_weights, before, strict=True):
-        assert np.all(np.isfinite(weight)) and np.any(np.array(weight) != old), weight.path
+        assert np.all(np.isfinite(weight)) and np.any(weight.numpy() != old), weight.path
     # Nothing of the graph is left behind: eager calls in training and inference still work.
     for training in (True, False):
         assert np.all(np.isfinite(decoder(*x, training=training)))
@@ -677,7 +687,8 @@ def test_rubbish_in_padding_reaches_nothing(kind, attention, rubbish, rng):
         sources = tensors + [w.value for w in decoder.trainable_weights]
         return [*keras.tree.flatten(results), *tape.gradient(loss, sources)]
 
-    soiled = [np.where(m[..., None], x, rubbish) for x, m in zip(clean, (MASK, MEMORY_MASK))]
+    masks = (MASK, MEMORY_MASK)
+    soiled = [np.where(m[..., None], x, rubbish) for x, m in zip(clean, masks, strict=True)]
     for a, b in zip(run(*clean), run(*soiled), strict=True):
         np.testing.assert_allclose(b, a, atol=1e-12)
         assert np.all(np.isfinite(b))
@@ -692,17 +703,16 @@ def test_rubbish_in_padding_reaches_nothing(kind, attention, rubbish, rng):
 @pytest.mark.parametrize("cell", ["gru", "stack"])
 @BOTH
 def test_config_is_the_same_before_and_after_building(kind, cell, rng):
-    attention = ATTENTIONS[OWN_ATTENTION[kind]](dropout=0.1, seed=4, name="its_attention")
-    decoder = DECODERS[kind](CELLS[cell](U), attention, name="its_name", dtype="mixed_bfloat16")
+    dtype = {"dtype": "mixed_bfloat16"}
+    attention = ATTENTIONS[OWN_ATTENTION[kind]](dropout=0.1, seed=4, name="its_attention", **dtype)
+    decoder = DECODERS[kind](CELLS[cell](U, **dtype), attention, name="its_name", **dtype)
     before = decoder.get_config()
     decoder(*draw(rng, dtype="float32"))
 
     def without_build_config(config):
         """A sub-layer's own record of the shapes it was built with comes with building."""
         if isinstance(config, dict):
-            return {
-                k: without_build_config(v) for k, v in config.items() if k != "build_config"
-            }
+            return {k: without_build_config(v) for k, v in config.items() if k != "build_config"}
         return [without_build_config(x) for x in config] if isinstance(config, list) else config
 
     assert without_build_config(before) == without_build_config(decoder.get_config())
@@ -766,19 +776,30 @@ def test_cell_and_attention_that_were_built_before(kind, rng):
 
 @BOTH
 def test_two_decoders_share_an_attention(kind, rng, tmp_path):
-    """The weights count once, learn from both, and a saved model gives the same outputs."""
-    attention = ATTENTIONS[OWN_ATTENTION[kind]](name="shared")
-    inputs, memory = keras.Input((None, D)), keras.Input((None, Dm))
-    decoders = [DECODERS[kind](keras.layers.GRUCell(U), attention) for _ in range(2)]
-    model = keras.Model([inputs, memory], [decoder(inputs, memory) for decoder in decoders])
+    """Its weights count once, and one file of weights fills both decoders."""
+
+    def build():
+        attention = ATTENTIONS[OWN_ATTENTION[kind]](name="shared")
+        inputs, memory = keras.Input((None, D)), keras.Input((None, Dm))
+        decoders = [DECODERS[kind](keras.layers.GRUCell(U), attention) for _ in range(2)]
+        model = keras.Model([inputs, memory], [decoder(inputs, memory) for decoder in decoders])
+        return model, decoders, attention
+
+    model, decoders, attention = build()
     own = [len(decoder.trainable_weights) for decoder in decoders]
     assert len(model.trainable_weights) == sum(own) - len(attention.trainable_weights)
     x = draw(rng, dtype="float32")
     expected = model(x)
+    model.save_weights(tmp_path / "model.weights.h5")
+    again = build()[0]
+    again.load_weights(tmp_path / "model.weights.h5")
+    for a, b in zip(again(x), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    # A .keras file does not know that Keras layers share a sub-layer. It must say so when it is
+    # loaded, and not leave one of the copies with random weights.
     model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    for a, b in zip(loaded(x), expected, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
+    with pytest.raises(ValueError, match="could not be loaded"):
+        keras.models.load_model(tmp_path / "model.keras")
 
 
 @BOTH
@@ -867,10 +888,10 @@ WRONG_CALLS = {
         r"`memory_mask` must have shape.*\(2, 4\)",
     ),
     "memory_mask rank": ({"memory_mask": MEMORY_MASK[:, None]}, "`memory_mask` must have shape"),
-    "floating mask": ({"mask": MASK.astype("float32")}, "`mask` must be boolean.*float32"),
+    "floating mask": ({"mask": MASK.astype("float32")}, "`mask` must be boolean.*float"),
     "floating memory_mask": (
         {"memory_mask": MEMORY_MASK.astype("float32")},
-        "`memory_mask` must be boolean.*float32",
+        "`memory_mask` must be boolean.*float",
     ),
     "memory rank 2": ({"memory": np.zeros((B, Dm))}, r"`memory`.*\(2, 11\)"),
     "memory rank 4": ({"memory": np.zeros((B, 1, S, Dm))}, r"`memory`.*\(2, 1, 5, 11\)"),
@@ -888,7 +909,7 @@ WRONG_CALLS = {
 def test_wrong_calls(kind, name, rng):
     inputs, memory = draw(rng)
     wrong, message = WRONG_CALLS[name]
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
         make(kind)(**{"inputs": inputs, "memory": memory, **wrong})
 
 
@@ -945,9 +966,7 @@ def test_c18_gru_decoder_with_padding_on_both_sides(rng, tmp_path):
     ]
     model = keras.Model(
         tensors,
-        decoder(
-            tensors[0], tensors[1], memory_mask=tensors[2], mask=tensors[3], **EVERYTHING
-        ),
+        decoder(tensors[0], tensors[1], memory_mask=tensors[2], mask=tensors[3], **EVERYTHING),
     )
     model.save(tmp_path / "c18.keras")
     loaded = keras.models.load_model(tmp_path / "c18.keras")
