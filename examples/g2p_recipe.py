@@ -21,13 +21,13 @@ class Recipe:
 
 # A small dictionary needs many epochs and much dropout; in a large one an epoch teaches more.
 SMALL = Recipe(
-    epochs=40,
+    epochs=25,
     batch_size=32,
     embedding=128,
-    units=256,
-    dropout=0.4,
+    units=192,
+    dropout=0.3,
     label_smoothing=0.1,
-    learning_rate=2e-3,
+    learning_rate=3e-3,
 )
 LARGE = Recipe(
     epochs=5,
