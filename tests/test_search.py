@@ -1,0 +1,359 @@
+"""Greedy search against the reference loop, in all modes; stopping, scores, errors."""
+
+import keras
+import numpy as np
+import pytest
+import reference as ref
+import tensorflow as tf
+from conftest import MODES
+from keras import ops
+
+from keras_attention import (
+    BahdanauAttention,
+    BahdanauDecoder,
+    LuongAttention,
+    LuongDecoder,
+    SearchResult,
+    greedy_search,
+)
+
+B, V, H, S, L = 5, 11, 7, 3, 6
+START, END = 1, 2
+
+
+def language(seed, end_bias=1.5):
+    """A small random recurrent model, as a step for the package and one for the reference."""
+    rng = np.random.default_rng(seed)
+    embed, recurrent = rng.normal(size=(V, H)), rng.normal(size=(H, H))
+    output, attention = rng.normal(size=(H, V)) * 2, rng.normal(size=(H, S))
+    bias = np.zeros(V)
+    bias[END] = end_bias
+
+    def step(tokens, state):
+        new = ops.tanh(ops.take(ops.cast(embed, "float32"), tokens, axis=0) + state @ recurrent)
+        return new @ output + bias, ops.softmax(new @ attention), new
+
+    def reference_step(token, state):
+        new = np.tanh(embed[token] + state @ recurrent)
+        return new @ output + bias, new, ref.softmax_row(new @ attention, [True] * S)
+
+    return step, reference_step
+
+
+def without_weights(step):
+    def step_of_two(tokens, state):
+        logits, _, state = step(tokens, state)
+        return logits, state
+
+    return step_of_two
+
+
+def by_the_reference(step, state, starts, length=L, pad_token=0):
+    """Ids, lengths, scores, and weights padded with zeros."""
+    results = []
+    for h, start in zip(state, starts, strict=True):
+        ids, count, score, weights = ref.greedy_search(
+            step, np.asarray(h, "float64"), start, END, length, pad_token
+        )
+        weights = list(weights) + [np.zeros(S)] * (length - len(weights))
+        results.append([np.array(ids), count, score, np.array(weights)])
+    return SearchResult(*(np.array(column) for column in zip(*results, strict=True)))
+
+
+def check(actual, expected):
+    actual = to_numpy(actual)
+    np.testing.assert_array_equal(actual.ids, expected.ids)
+    np.testing.assert_array_equal(actual.lengths, expected.lengths)
+    np.testing.assert_allclose(actual.scores, expected.scores, rtol=1e-5, atol=1e-5)
+    if actual.attention_scores is not None:
+        np.testing.assert_allclose(actual.attention_scores, expected.attention_scores, atol=1e-5)
+
+
+def to_numpy(result):
+    return SearchResult(*(None if x is None else np.asarray(x) for x in result))
+
+
+def draw(rng, batch=B):
+    return rng.normal(size=(batch, H)).astype("float32"), rng.integers(3, V, batch)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_equals_the_reference(seed, rng):
+    step, reference_step = language(seed)
+    state, starts = draw(rng)
+    expected = by_the_reference(reference_step, state, starts)
+    check(greedy_search(step, state, starts, END, L), expected)
+    result = greedy_search(without_weights(step), state, starts, END, L)
+    check(result, expected)
+    assert result.attention_scores is None
+
+
+def test_the_cases_above_differ(rng):
+    """Some sequences end early, some late, some never."""
+    lengths = set()
+    for seed in range(4):
+        state, starts = draw(np.random.default_rng(1409))
+        lengths |= set(by_the_reference(language(seed)[1], state, starts).lengths)
+    assert len(lengths) >= 4 and L in lengths
+
+
+def test_modes(mode, rng):
+    step, reference_step = language(1)
+    state, starts = draw(rng)
+
+    def search(state, starts):
+        return greedy_search(step, state, starts, END, L)
+
+    result = MODES[mode](search)(tf.constant(state), tf.constant(starts))
+    assert isinstance(result, SearchResult)
+    check(result, by_the_reference(reference_step, state, starts))
+
+
+def test_an_unknown_batch_and_an_empty_one(rng):
+    step, reference_step = language(1)
+    state, starts = draw(rng)
+    specs = [tf.TensorSpec((None, H)), tf.TensorSpec((None,), "int64")]
+    search = tf.function(
+        lambda state, starts: greedy_search(step, state, starts, END, L), input_signature=specs
+    )
+    for batch in (B, 1):
+        expected = by_the_reference(reference_step, state[:batch], starts[:batch])
+        check(search(state[:batch], starts[:batch]), expected)
+    for empty in (search, lambda s, t: greedy_search(step, s, t, END, L)):
+        result = empty(tf.zeros((0, H)), tf.zeros((0,), "int64"))
+        shapes = [tuple(x.shape) for x in result]
+        assert shapes == [(0, L), (0,), (0,), (0, L, S)]
+
+
+def test_dtypes_and_static_shapes(rng):
+    step, _ = language(1)
+    state, starts = draw(rng)
+    compiled = tf.function(lambda s, t: greedy_search(step, s, t, END, L))
+    outputs = compiled.get_concrete_function(
+        tf.TensorSpec((None, H)), tf.TensorSpec((None,), "int32")
+    ).structured_outputs
+    for result in (greedy_search(step, state, starts, END, L), outputs):
+        assert [x.dtype.name for x in result] == ["int32", "int32", "float32", "float32"]
+    assert [len(x.shape) for x in outputs] == [2, 1, 1, 3]
+
+
+# Stopping
+
+
+def counter(last):
+    """A model that says start + 1, start + 2, ... `last`, then END for ever; counts its calls."""
+    calls = tf.Variable(0)
+
+    def step(tokens, state):
+        calls.assign_add(1)
+        following = ops.where(tokens >= last, ops.full_like(tokens, END), tokens + 1)
+        return 5.0 * ops.one_hot(following, V), state
+
+    return step, calls
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize(
+    "starts, expected, lengths, steps",
+    [
+        ([7, 5], [[8, END, 0, 0, 0, 0], [6, 7, 8, END, 0, 0]], [1, 3], 4),
+        ([8, 9], [[END, 0, 0, 0, 0, 0]] * 2, [0, 0], 1),
+        ([3, 8], [[4, 5, 6, 7, 8, END], [END, 0, 0, 0, 0, 0]], [5, 0], 6),
+    ],
+    ids=["early", "at the first step", "at the last step"],
+)
+def test_stops_when_all_have_ended(mode, starts, expected, lengths, steps):
+    step, calls = counter(last=8)
+    search = MODES[mode](lambda tokens: greedy_search(step, [], tokens, END, L))
+    result = search(tf.constant(starts))
+    np.testing.assert_array_equal(result.ids, expected)
+    np.testing.assert_array_equal(result.lengths, lengths)
+    assert calls.numpy() == steps
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_what_never_ends_stops_at_the_maximum(mode):
+    step, calls = counter(last=100)
+
+    def search(tokens):
+        return greedy_search(
+            lambda tokens, state: step(ops.minimum(tokens, 4), state), [], tokens, END, 4
+        )
+
+    result = MODES[mode](search)(tf.constant([3, 4]))
+    np.testing.assert_array_equal(result.ids, [[4, 5, 5, 5], [5, 5, 5, 5]])
+    np.testing.assert_array_equal(result.lengths, [4, 4])
+    assert calls.numpy() == 4
+
+
+def test_a_maximum_of_one(rng):
+    step, reference_step = language(1)
+    state, starts = draw(rng)
+    check(
+        greedy_search(step, state, starts, END, 1),
+        by_the_reference(reference_step, state, starts, length=1),
+    )
+
+
+@pytest.mark.parametrize("pad_token", [-1, 9, END])
+def test_pad_token(pad_token, rng):
+    """Even where it is the end token, a sequence ends only once and its score stands still."""
+    step, reference_step = language(1)
+    state, starts = draw(rng)
+    expected = by_the_reference(reference_step, state, starts, pad_token=pad_token)
+    assert expected.lengths.min() < L - 1  # something is padded
+    check(greedy_search(step, state, starts, END, L, pad_token=pad_token), expected)
+
+
+# Scores
+
+
+def test_the_first_of_equals():
+    def step(tokens, state):
+        return ops.zeros((2, V)), state
+
+    result = greedy_search(step, [], [3, 4], END, 3)
+    np.testing.assert_array_equal(result.ids, np.zeros((2, 3)))
+    np.testing.assert_allclose(result.scores, [-3 * np.log(V)] * 2, rtol=1e-6)
+
+
+def test_forbidden_tokens():
+    """A logit of -inf has probability 0; a token that is certain has log-probability 0."""
+    allowed = np.full((2, V), -np.inf, "float32")
+    allowed[:, 5] = -1000.0
+    result = greedy_search(lambda tokens, state: (allowed, state), [], [3, 4], END, 3)
+    np.testing.assert_array_equal(result.ids, np.full((2, 3), 5))
+    np.testing.assert_array_equal(result.scores, [0.0, 0.0])
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_half_precision_logits_are_summed_in_float32(half):
+    logits = np.linspace(-3, 3, V)
+    exact = tf.cast(tf.cast(logits, half), "float64").numpy()
+    result = greedy_search(
+        lambda tokens, state: (tf.cast([logits] * 2, half), state), [], [3, 4], END, 200
+    )
+    assert result.scores.dtype == "float32"
+    np.testing.assert_allclose(result.scores, 200 * ref.log_softmax(exact)[-1], rtol=1e-5)
+
+
+def model_with(decoder):
+    """Embedding, decoder and classifier: a teacher-forced function and a step, same weights."""
+    embedding, classifier = keras.layers.Embedding(V, 5), keras.layers.Dense(V)
+
+    def forced(ids, memory, memory_mask):
+        outputs, weights = decoder(
+            embedding(ids), memory, memory_mask=memory_mask, return_attention_scores=True
+        )
+        return 3.0 * classifier(outputs), weights
+
+    def search(memory, memory_mask, length):
+        batch = ops.shape(memory)[0]
+        precomputed = decoder.precompute(memory, memory_mask=memory_mask)
+
+        def step(tokens, state):
+            output, weights, state = decoder.step(
+                embedding(tokens), state, precomputed, return_attention_scores=True
+            )
+            return 3.0 * classifier(output), weights, state
+
+        start = ops.full((batch,), START, "int32")
+        return greedy_search(step, decoder.get_initial_state(batch), start, END, length)
+
+    return forced, search
+
+
+@pytest.mark.parametrize("kind", ["bahdanau", "luong"])
+def test_scores_are_the_teacher_forced_log_probabilities(kind, rng):
+    """And the alignments are the teacher-forced ones; in a graph of unknown sizes, too."""
+    decoder = {
+        "bahdanau": lambda: BahdanauDecoder(keras.layers.LSTMCell(6), BahdanauAttention(4)),
+        "luong": lambda: LuongDecoder(
+            [keras.layers.GRUCell(3), keras.layers.GRUCell(6)], LuongAttention("general")
+        ),
+    }[kind]()
+    forced, search = model_with(decoder)
+    memory = rng.normal(size=(7, 5, 8)).astype("float32")
+    mask = np.arange(5) < rng.integers(1, 6, (7, 1))
+    forced(np.ones((7, 2), "int32"), memory, mask)  # builds
+    for weight in decoder.trainable_weights:
+        weight.assign(rng.normal(size=weight.shape))
+    compiled = tf.function(
+        lambda memory, mask: search(memory, mask, 8),
+        input_signature=[tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, None), "bool")],
+    )
+    result = to_numpy(compiled(memory, mask))
+    assert len(set(result.lengths)) > 1
+    shifted = np.concatenate([np.full((7, 1), START), result.ids[:, :-1]], 1)
+    logits, weights = map(np.asarray, forced(shifted, memory, mask))
+    scores = np.zeros(7)
+    for b in range(7):
+        made = min(result.lengths[b] + 1, 8)  # the end token counts
+        for t in range(made):
+            scores[b] += ref.log_softmax(logits[b, t])[result.ids[b, t]]
+        np.testing.assert_allclose(result.attention_scores[b, :made], weights[b, :made], atol=1e-5)
+        assert np.all(result.attention_scores[b, made:] == 0)
+    np.testing.assert_allclose(result.scores, scores, rtol=1e-5, atol=1e-5)
+    check(search(memory, mask, 8), result)
+
+
+def test_nothing_depends_on_the_rest_of_the_batch(rng):
+    """Alone, in another order, or beside sequences that go on for longer."""
+    step, _ = language(2)
+    state, starts = draw(rng, batch=8)
+    whole = to_numpy(greedy_search(step, state, starts, END, L))
+    assert whole.lengths.min() < whole.lengths.max()
+    order = rng.permutation(8)
+    shuffled = to_numpy(greedy_search(step, state[order], starts[order], END, L))
+    check(shuffled, SearchResult(*(x[order] for x in whole)))
+    for b in range(8):
+        alone = greedy_search(step, state[b : b + 1], starts[b : b + 1], END, L)
+        check(alone, SearchResult(*(x[b : b + 1] for x in whole)))
+
+
+# State
+
+
+def test_state_of_any_structure(rng):
+    """Lists, tuples and dictionaries, of any dtype, as the search was given them."""
+    seen = []
+
+    def step(tokens, state):
+        seen.append(keras.tree.map_structure(lambda x: x.dtype.name, state))
+        count = state["counts"][0] + 1
+        return 5.0 * ops.one_hot(count + 2, V), {"counts": (count,), "rest": [state["rest"][0]]}
+
+    state = {"counts": (tf.zeros(2, "int32"),), "rest": [tf.ones((2, 3), "bool")]}
+    result = greedy_search(step, state, [3, 3], END, 4)
+    np.testing.assert_array_equal(result.ids, [[3, 4, 5, 6]] * 2)
+    assert seen == [{"counts": ("int32",), "rest": ["bool"]}] * 4
+
+
+def test_start_tokens_of_any_integer_kind():
+    step, _ = counter(last=8)
+    for starts in ([7, 5], (7, 5), np.array([7, 5], "int64"), tf.constant([7, 5], "uint8")):
+        result = greedy_search(step, [], starts, END, 4)
+        np.testing.assert_array_equal(result.ids, [[8, END, 0, 0], [6, 7, 8, END]])
+
+
+# Errors
+
+
+@pytest.mark.parametrize("starts", [[[3]], 3, [3.0], [[3, 4]]], ids=str)
+def test_wrong_start_tokens(starts):
+    with pytest.raises(ValueError, match=r"`start_tokens` must be integers of shape \[B\]"):
+        greedy_search(counter(8)[0], [], starts, END, L)
+
+
+@pytest.mark.parametrize("length", [0, -1, 2.5, True, None, "5"], ids=str)
+def test_wrong_max_length(length):
+    with pytest.raises(ValueError, match="`max_length` must be a positive integer"):
+        greedy_search(counter(8)[0], [], [3], END, length)
+
+
+@pytest.mark.parametrize(
+    "returned", [np.zeros((1, V)), (np.zeros((1, V)),), (1, 2, 3, 4), [np.zeros((1, V)), []], None]
+)
+def test_a_step_that_returns_something_else(returned):
+    with pytest.raises(ValueError, match="`step` must return"):
+        greedy_search(lambda tokens, state: returned, [], [3], END, L)
