@@ -27,15 +27,15 @@ def path(request, monkeypatch):
 
 
 def recurrence(x, state):
-    """A step with inputs of two dtypes, a nested state, and two outputs of unequal size.
+    """A step with inputs of two dtypes, and two states and outputs of unequal size.
 
-    (On TensorFlow `ops.scan` wants as many outputs as states, in the same order of dtypes.)
+    (On TensorFlow `ops.scan` wants outputs in the structure of the state.)
     """
     values, real = x
-    h, (total,) = state
+    h, total = state
     h = ops.tanh(0.5 * h + ops.sum(values, -1, keepdims=True))
     total = total + ops.where(real[:, None], values, ops.zeros_like(values))
-    return [2.0 * h, total * values], [h, (total,)]
+    return [2.0 * h, total * values], [h, total]
 
 
 OUTPUTS = [((None, U), "float64"), ((None, D), "float64")]
@@ -43,7 +43,7 @@ OUTPUTS = [((None, U), "float64"), ((None, D), "float64")]
 
 def scan(values, real):
     batch = ops.shape(values)[0]
-    state = [ops.zeros((batch, U), "float64"), (ops.zeros((batch, D), "float64"),)]
+    state = [ops.zeros((batch, U), "float64"), ops.zeros((batch, D), "float64")]
     return scan_steps(recurrence, (values, real), state, OUTPUTS)
 
 
@@ -53,7 +53,7 @@ def scan_in_python(values, real):
         h = np.tanh(0.5 * h + values[:, t].sum(-1, keepdims=True))
         total = total + real[:, t, None] * values[:, t]
         rows.append([2.0 * h, total * values[:, t]])
-    return [np.stack(x, 1) for x in zip(*rows, strict=True)], [h, (total,)]
+    return [np.stack(x, 1) for x in zip(*rows, strict=True)], [h, total]
 
 
 def draw(rng, steps=T):
@@ -94,7 +94,7 @@ def test_gradient_of_scan_is_the_numerical_one(mode, rng):
     factors = rng.normal(size=(B, 3, U))
 
     def loss(values):
-        (outputs, products), (h, (total,)) = scan(values, real)
+        (outputs, products), (h, total) = scan(values, real)
         ends = ops.sum(h**3) + ops.sum(total)
         return ops.sum(outputs * factors) + ops.sum(products) + ends
 

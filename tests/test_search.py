@@ -237,15 +237,23 @@ def test_half_precision_logits_are_summed_in_float32(half):
     np.testing.assert_allclose(result.scores, 200 * ref.log_softmax(exact)[-1], rtol=1e-5)
 
 
+def randomize(layer, size):
+    rng = np.random.default_rng(5)
+    for weight in layer.trainable_weights:
+        weight.assign(size * rng.normal(size=weight.shape))
+
+
 def model_with(decoder):
     """Embedding, decoder and classifier: a teacher-forced function and a step, same weights."""
     embedding, classifier = keras.layers.Embedding(V, 5), keras.layers.Dense(V)
+    classifier.build((None, 6))
+    randomize(classifier, 3.0)
 
     def forced(ids, memory, memory_mask):
         outputs, weights = decoder(
             embedding(ids), memory, memory_mask=memory_mask, return_attention_scores=True
         )
-        return 3.0 * classifier(outputs), weights
+        return classifier(outputs), weights
 
     def search(memory, memory_mask, length):
         batch = ops.shape(memory)[0]
@@ -255,7 +263,7 @@ def model_with(decoder):
             output, weights, state = decoder.step(
                 embedding(tokens), state, precomputed, return_attention_scores=True
             )
-            return 3.0 * classifier(output), weights, state
+            return classifier(output), weights, state
 
         start = ops.full((batch,), START, "int32")
         return greedy_search(step, decoder.get_initial_state(batch), start, END, length)
@@ -276,8 +284,7 @@ def test_scores_are_the_teacher_forced_log_probabilities(kind, rng):
     memory = rng.normal(size=(7, 5, 8)).astype("float32")
     mask = np.arange(5) < rng.integers(1, 6, (7, 1))
     forced(np.ones((7, 2), "int32"), memory, mask)  # builds
-    for weight in decoder.trainable_weights:
-        weight.assign(rng.normal(size=weight.shape))
+    randomize(decoder, 1.0)
     compiled = tf.function(
         lambda memory, mask: search(memory, mask, 8),
         input_signature=[tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, None), "bool")],
