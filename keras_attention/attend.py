@@ -6,6 +6,7 @@ from keras import ops
 from keras_attention.checks import as_float, check_bias, check_broadcast
 from keras_attention.masks import align_to_rank, as_mask, bias_mask, combine_masks
 from keras_attention.normalizers import masked_softmax, upcast
+from keras_attention.products import batch_matmul
 from keras_attention.scores import scaled_dot_score
 
 
@@ -70,7 +71,7 @@ def attend(
         scores = scores + ops.cast(bias, scores.dtype)
     weights = ops.cast(normalizer(scores, mask), value.dtype)
     kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
-    context = ops.matmul(kept, value)
+    context = batch_matmul(kept, value)
     return (context, weights) if return_attention_scores else context
 
 

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_attention.checks import as_float
 from keras_attention.normalizers import upcast
+from keras_attention.products import batch_matmul, vector_product
 
 
 def dot_score(query, key):
@@ -125,10 +126,7 @@ def additive_score(query, key, v, bias=None):
         _check_kernel(bias, (key.shape[-1],), "[U]", name="bias")
         key = key + bias
     hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
-    # v of the rank of `hidden`: a product of different ranks has a gradient that XLA refuses in
-    # a loop over sequences of unknown length.
-    v = ops.reshape(v, (1,) * (len(hidden.shape) - 2) + (-1, 1))
-    return upcast(ops.squeeze(ops.matmul(hidden, v), -1))
+    return upcast(vector_product(hidden, v))
 
 
 def concat_score(query, key, kernel, v):
@@ -177,7 +175,7 @@ def _product(query, key):
     if keras.backend.standardize_dtype(query.dtype) == "float16":
         # float16 ends at 65504, which dot products pass: 64 products of 40 and 40 do.
         query, key = upcast(query), upcast(key)
-    return upcast(ops.matmul(query, ops.swapaxes(key, -1, -2)))
+    return upcast(batch_matmul(query, ops.swapaxes(key, -1, -2)))
 
 
 def _check_kernel(kernel, expected, letters, name="kernel"):
