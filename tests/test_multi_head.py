@@ -169,20 +169,6 @@ def test_config_of_keras_makes_our_layer(rng):
     assert [w.shape for w in again.weights] == [w.shape for w in layer.weights]
 
 
-def test_weights_file_of_keras_loads(rng, tmp_path):
-    def model(layer):
-        query, value = keras.Input((None, Dq)), keras.Input((None, Dv))
-        return keras.Model([query, value], layer(query, value))
-
-    theirs = model(keras.layers.MultiHeadAttention(N, 4, use_gate=True, name="attention"))
-    randomise(theirs)
-    theirs.save_weights(tmp_path / "model.weights.h5")
-    ours = model(MultiHeadAttention(N, 4, use_gate=True, name="attention"))
-    ours.load_weights(tmp_path / "model.weights.h5")
-    query, value, _ = draw(rng)
-    close(ours([query, value]), theirs([query, value]))
-
-
 def test_names_of_the_weights():
     layer = built(N, 4, use_gate=True, name="attention")
     projections = "query", "key", "gate", "value", "attention_output"
