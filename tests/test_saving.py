@@ -189,7 +189,9 @@ def files(tmp_path_factory):
     files = Files(tmp_path_factory.mktemp("files"))
     for name, make in LAYERS.items():
         model = randomize(model_with(make()))
-        files.add(name, model, {size: batch(size) for size in SIZES})
+        # keras.layers.LSTMCell itself fails on a batch of known size 0.
+        sizes = SIZES[:-1] if name == "luong_decoder" else SIZES
+        files.add(name, model, {size: batch(size) for size in sizes})
     c22 = randomize(c22_model())
     files.add("c22", c22, {size: c22_batch(size) for size in C22_SIZES})
     return files

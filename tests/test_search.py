@@ -238,16 +238,16 @@ def test_half_precision_logits_are_summed_in_float32(half):
 
 
 def randomize(layer, size):
-    rng = np.random.default_rng(5)
-    for weight in layer.trainable_weights:
-        weight.assign(size * rng.normal(size=weight.shape))
+    for i, weight in enumerate(layer.trainable_weights):
+        # With this seed some sequences end and some do not.
+        weight.assign(size * np.random.default_rng([6, i]).normal(size=weight.shape))
 
 
 def model_with(decoder):
     """Embedding, decoder and classifier: a teacher-forced function and a step, same weights."""
     embedding, classifier = keras.layers.Embedding(V, 5), keras.layers.Dense(V)
     classifier.build((None, 6))
-    randomize(classifier, 3.0)
+    randomize(classifier, 1.5)
 
     def forced(ids, memory, memory_mask):
         outputs, weights = decoder(
@@ -284,7 +284,7 @@ def test_scores_are_the_teacher_forced_log_probabilities(kind, rng):
     memory = rng.normal(size=(7, 5, 8)).astype("float32")
     mask = np.arange(5) < rng.integers(1, 6, (7, 1))
     forced(np.ones((7, 2), "int32"), memory, mask)  # builds
-    randomize(decoder, 1.0)
+    randomize(decoder, 0.7)
     compiled = tf.function(
         lambda memory, mask: search(memory, mask, 8),
         input_signature=[tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, None), "bool")],
