@@ -549,6 +549,17 @@ def test_an_empty_batch(kind, cell):
 # Dropout
 
 
+@BOTH
+def test_inference_leaves_the_seeds_alone(kind, rng):
+    """Else a served model would change a variable at each request."""
+    decoder = make(kind, "stack", dropout=0.4)
+    seeds = [v for v in decoder.variables if "seed" in v.path]
+    before = [v.numpy() for v in seeds]
+    assert before
+    decoder(*draw(rng))
+    np.testing.assert_array_equal([v.numpy() for v in seeds], before)
+
+
 @pytest.mark.parametrize("cell", ["gru", "stack"])
 @BOTH
 def test_dropout(kind, cell, rng):
@@ -588,10 +599,13 @@ def model_of(decoder, jit_compile):
     return model
 
 
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "jit"])
-@BOTH
-def test_fit_twice_with_dropout_and_free_lengths(kind, jit_compile, rng):
-    decoder = make(kind, "gru" if jit_compile else "stack", dtype="float32", dropout=0.3)
+@pytest.mark.parametrize(
+    "kind, cell, jit_compile",
+    [("bahdanau", "stack", False), ("bahdanau", "gru", True), ("luong", "stack", True)],
+    ids=["bahdanau-graph", "bahdanau-jit", "luong-jit"],
+)
+def test_fit_twice_with_dropout_and_free_lengths(kind, cell, jit_compile, rng):
+    decoder = make(kind, cell, dtype="float32", dropout=0.3)
     model = model_of(decoder, jit_compile)
     before = [w.numpy() for w in model.trainable_weights]
     for steps, memory_steps in ((T, S), (T + 1, S - 1)):

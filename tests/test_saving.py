@@ -294,7 +294,7 @@ def test_copies_of_a_layer(files, name):
     assert not unbuilt.built and unbuilt(*tensors).shape == expected.shape
 
 
-@EACH
+@pytest.mark.parametrize("name", ["bahdanau", "multi_head", "luong_decoder"])
 def test_a_loaded_model_trains_and_saves_again(files, name, tmp_path):
     model = keras.models.load_model(files.folder / f"{name}.keras")
     model.compile("sgd", {"outputs": "mse"})
