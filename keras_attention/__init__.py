@@ -6,6 +6,8 @@ Every attention here is score -> mask -> normalise -> weighted sum. The package 
     scores         query [..., T, Dq], key [..., S, Dk] -> scores [..., T, S]
     normalizers    scores and mask -> attention weights
     attend         the four steps in one function
+    checks         errors that name the argument
+    products       matrix products that TensorFlow computes right
     layers         Keras layers on top: Bahdanau, Luong, scaled dot-product, multi-head
     decoders       recurrent decoders that attend to a memory
     loops          loops over time steps, in eager mode, graph and XLA

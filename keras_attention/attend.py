@@ -63,16 +63,58 @@ def attend(
     """
     query, key, value = as_float(query), as_float(key), as_float(value)
     scores_shape = _check_inputs(query, key, value, dropout)
-    mask, bias = _prepare_mask_and_bias(mask, bias, scores_shape)
+    mask, bias = _align(mask, bias, scores_shape)
     if mask is not None:
-        query, key, value = _blank_unused(mask, query, key, value)
+        query, key, value = hide(query, mask, -1), hide(key, mask, -2), hide(value, mask, -2)
+    return weighted_sum(
+        query, key, value, score, mask, bias, normalizer, dropout, seed, return_attention_scores
+    )
+
+
+def weighted_sum(
+    query, key, value, score, mask, bias, normalizer, dropout, seed, return_attention_scores
+):
+    """`attend` on inputs that fit together and hold no NaN where the mask hides them.
+
+    Args: as of `attend`; `mask` includes the entries of `bias` that are -inf.
+
+    Returns:
+        As `attend`: context `[..., T, Dv]`, or `(context, weights [..., T, S])`.
+    """
     scores = upcast(score(query, key))
     if bias is not None:
+        bias = ops.where(bias_mask(bias), bias, ops.zeros((), bias.dtype))
         scores = scores + ops.cast(bias, scores.dtype)
     weights = ops.cast(normalizer(scores, mask), value.dtype)
     kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
     context = batch_matmul(kept, value)
     return (context, weights) if return_attention_scores else context
+
+
+def hide(x, mask, axis):
+    """Zeroes the rows of `x` that the mask keeps from taking part in any pair.
+
+    A weight of 0 does not stop NaN or Inf: 0 * NaN is NaN, in the weighted sum and in the
+    gradients. Zeroing the inputs does, and costs one pass over them.
+
+    Args:
+        x: query `[..., T, D]` (axis -1), or key or value `[..., S, D]` (axis -2); the heads may
+            be missing.
+        mask: a mask that fits the scores.
+        axis: the axis of the mask that belongs to the others: -1 for a query, -2 for a key.
+
+    Returns:
+        A tensor like `x`.
+    """
+    used = ops.any(mask, axis=axis)[..., None]
+    if len(used.shape) > len(x.shape):
+        used = ops.any(used, axis=-3)  # all heads share x
+    shared = [
+        axis for axis in range(-len(used.shape), -2) if x.shape[axis] == 1 and used.shape[axis] != 1
+    ]
+    if shared:
+        used = ops.any(used, axis=shared, keepdims=True)
+    return ops.where(used, x, ops.zeros((), x.dtype))
 
 
 def _check_inputs(query, key, value, dropout):
@@ -98,38 +140,14 @@ def _check_inputs(query, key, value, dropout):
     return (*batch, query.shape[-2], value_size if key_size is None else key_size)
 
 
-def _prepare_mask_and_bias(mask, bias, scores_shape):
-    """Aligns both with the scores, and moves a bias of -inf into the mask."""
-    rank = len(scores_shape)
+def _align(mask, bias, scores_shape):
+    """Both with the axes of the scores; a bias of -inf joins the mask."""
     if mask is not None:
-        mask = align_to_rank(as_mask(mask), rank)
+        mask = align_to_rank(as_mask(mask), len(scores_shape))
         check_broadcast("mask", mask.shape, scores_shape)
     if bias is not None:
         bias = check_bias(ops.convert_to_tensor(bias))
-        bias = align_to_rank(bias, rank, "attention_bias")
+        bias = align_to_rank(bias, len(scores_shape), "attention_bias")
         check_broadcast("attention_bias", bias.shape, scores_shape)
-        allowed = bias_mask(bias)
-        bias = ops.where(allowed, bias, ops.zeros((), bias.dtype))
-        mask = combine_masks(mask, allowed)
+        mask = combine_masks(mask, bias_mask(bias))
     return mask, bias
-
-
-def _blank_unused(mask, query, key, value):
-    """Zeroes what the mask hides from everybody.
-
-    A weight of 0 does not stop NaN or Inf: 0 * NaN is NaN, in the weighted sum and in the
-    gradients. Blanking the inputs does, and costs one pass over them.
-    """
-    seen = ops.any(mask, axis=-2)[..., None]
-    seeing = ops.any(mask, axis=-1)[..., None]
-    return _keep(seeing, query), _keep(seen, key), _keep(seen, value)
-
-
-def _keep(used, x):
-    """`x` where `used` holds for any of the rows that share `x`, 0 elsewhere."""
-    shared = [
-        axis for axis in range(-len(used.shape), -2) if x.shape[axis] == 1 and used.shape[axis] != 1
-    ]
-    if shared:
-        used = ops.any(used, axis=shared, keepdims=True)
-    return ops.where(used, x, ops.zeros((), x.dtype))

@@ -27,56 +27,132 @@ def check_broadcast(name, shape, target, mutual=False):
             )
 
 
-def check_mask_shape(name, mask, expected):
-    """Raises unless `mask` has exactly the shape `expected`, as far as both are known.
+def fit_mask(name, mask, expected, sizes):
+    """`mask`, if it has exactly the shape that is expected.
 
     Args:
         name: what error messages call it.
         mask: the mask, or None.
-        expected: a tuple with None for an axis that fits any size.
+        expected: the static shape, with None for an axis of unknown size.
+        sizes: the same with scalar tensors for the unknown sizes.
+
+    Returns:
+        The mask. Where sizes are unknown, it is checked when the graph runs: a mask of length 1
+        must not broadcast there either.
 
     Raises:
-        ValueError: if ranks or sizes differ.
+        ValueError: if ranks or known sizes differ.
     """
     if mask is None:
-        return
+        return None
     shape = tuple(mask.shape)
     fits = len(shape) == len(expected) and all(
         a is None or b is None or a == b for a, b in zip(shape, expected, strict=True)
     )
     if not fits:
-        raise ValueError(f"`{name}` must have shape {expected}. Received shape {shape}.")
+        raise ValueError(f"`{name}` must have shape {tuple(expected)}. Received shape {shape}.")
+    known = None not in shape and None not in expected
+    return mask if known else ops.reshape(mask, sizes)
 
 
-def check_scores_shape(name, values, query_shape, key_size, heads=False):
-    """Raises unless a layer's mask or bias fits its scores.
+def fit_to_scores(name, values, shape, key_size):
+    """A layer's mask or bias, if it fits the layer's scores.
+
+    Args:
+        name: what error messages call it.
+        values: the mask or bias, of the rank of the scores or lacking the axis of heads.
+        shape: static shape of the scores, `[B, ..., (N,) T, S]`.
+        key_size: S, a number or a scalar tensor.
+
+    Returns:
+        The values. Axes of size 1 may broadcast, except the last.
+
+    Raises:
+        ValueError: if a known size differs.
+    """
+    target = shape if len(values.shape) == len(shape) else (*shape[:-3], *shape[-2:])
+    check_broadcast(name, values.shape, target)
+    given, wanted = values.shape[-1], shape[-1]
+    if None not in (given, wanted):
+        if given != wanted:
+            raise ValueError(
+                f"`{name}` must have one entry a key on its last axis, S = {wanted}. "
+                f"Received shape {tuple(values.shape)}."
+            )
+        return values
+    return ops.reshape(values, (*ops.shape(values)[:-1], key_size))
+
+
+def check_scores_rank(name, values, query_shape, heads=False):
+    """Raises unless a layer's mask or bias has as many axes as its scores, or as the query.
 
     Args:
         name: what error messages call it.
         values: a mask or bias: `[B, T, S]`, with heads also `[B, N, T, S]`; for a query
             `[B, D]` without the T axis.
         query_shape: shape of the layer's query, `[B, T, D]` or `[B, D]`.
-        key_size: S, or None if unknown.
         heads: whether the scores have a head axis.
 
     Raises:
-        ValueError: if the rank is another, or the last axis is not S.
+        ValueError: if the rank is another.
     """
     one_step = len(query_shape) == 2
-    shape = tuple(values.shape)
-    if len(shape) + one_step not in ((3, 4) if heads else (3,)):
+    if len(values.shape) + one_step not in ((3, 4) if heads else (3,)):
         expected = "[B, T, S] or [B, N, T, S]" if heads else "[B, T, S]"
         expected = expected.replace(" T,", "") if one_step else expected
         raise ValueError(
             f"`{name}` must have shape {expected} for a query of shape {tuple(query_shape)}. "
-            f"Received shape {shape}. A padding mask [B, S] is passed as `value_mask`; values "
-            "[T, S] for the whole batch need a batch axis of size 1."
+            f"Received shape {tuple(values.shape)}. A padding mask [B, S] is passed as "
+            "`value_mask`; values [T, S] for the whole batch need a batch axis of size 1."
         )
-    if None not in (shape[-1], key_size) and shape[-1] != key_size:
+
+
+def check_sizes(shapes, features=None):
+    """Raises unless the sizes of a layer's inputs fit together and fit its weights.
+
+    Args:
+        shapes: static shapes `[B, ..., D]` by name, None for what is not given; "key" and "value"
+            must have equal steps.
+        features: the numbers of features that the weights fit, by name; None if there are none.
+
+    Raises:
+        ValueError: if features, batch sizes or numbers of steps differ.
+    """
+    given = {name: shape for name, shape in shapes.items() if shape is not None}
+    first, first_shape = next(iter(given.items()))
+    for name, shape in given.items():
+        if features and shape[-1] != features[name]:
+            raise ValueError(
+                f"`{name}` must have {features[name]} features (last axis), as the layer was "
+                f"built with. Received shape {shape}."
+            )
+        if None not in (shape[0], first_shape[0]) and shape[0] != first_shape[0]:
+            raise ValueError(
+                f"`{name}` must have the batch size of `{first}`, {first_shape[0]}. "
+                f"Received shape {shape}."
+            )
+    steps = {given[name][1:-1] for name in ("key", "value") if name in given}
+    if len(steps) == 2 and all(None not in sizes for sizes in steps):
         raise ValueError(
-            f"`{name}` must have one entry a key on its last axis, S = {key_size}. "
-            f"Received shape {shape}."
+            "`key` and `value` must have the same number of steps. Received shapes "
+            f"{shapes['key']} and {shapes['value']}."
         )
+
+
+def check_sequences(shapes):
+    """Raises unless all shapes are `[B, steps, D]` with D known.
+
+    Args:
+        shapes: static shapes by name.
+
+    Raises:
+        ValueError: if a rank is not 3 or the last axis unknown.
+    """
+    for name, shape in shapes.items():
+        if len(shape) != 3 or shape[-1] is None:
+            raise ValueError(
+                f"`{name}` must have shape [B, steps, D], D known. Received shape {shape}."
+            )
 
 
 def check_bias(bias):

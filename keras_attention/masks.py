@@ -37,7 +37,7 @@ def as_mask(mask, name="mask"):
     if not dtype.startswith(("int", "uint")):
         raise ValueError(
             f"`{name}` must be boolean (or integers 0 and 1), True = may attend. Received dtype "
-            f"{dtype}. To add numbers to the scores, pass them as `attention_bias`."
+            f"{dtype}. Numbers to add to the scores are the `attention_bias` of a layer."
         )
     return ops.not_equal(mask, 0)
 
@@ -222,11 +222,11 @@ def bias_mask(bias):
 
 
 def layer_mask(
-    query_size,
-    key_size,
+    sizes,
     query_mask=None,
     value_mask=None,
     attention_mask=None,
+    attention_bias=None,
     use_causal_mask=False,
     window=None,
     heads=False,
@@ -234,25 +234,26 @@ def layer_mask(
     """Merges what a layer was given into one mask that broadcasts to its scores.
 
     Args:
-        query_size: T. key_size: S. Numbers or scalar tensors.
+        sizes: `(T, S)`, numbers or scalar tensors.
         query_mask: boolean `[B, ..., T]`, or None; hides whole rows.
         value_mask: boolean `[B, ..., S]`, or None; hides whole columns.
         attention_mask: boolean, already aligned with the scores, or None.
+        attention_bias: aligned with the scores, or None; hides where it is -inf.
         use_causal_mask: whether to and a `causal_mask`.
         window: None, or the window of a `window_mask`.
         heads: whether the scores have a head axis before `[T, S]`.
 
     Returns:
-        A mask that broadcasts to the scores `[B, ..., (N,) T, S]`, or None.
+        A mask of the rank of the scores, or `[T, S]`, or None.
     """
     rows = None if query_mask is None else query_mask[..., :, None]
     columns = None if value_mask is None else value_mask[..., None, :]
     if heads:
         rows = None if rows is None else ops.expand_dims(rows, -3)
         columns = None if columns is None else ops.expand_dims(columns, -3)
-    causal = causal_mask(query_size, key_size) if use_causal_mask else None
-    near = None if window is None else window_mask(query_size, key_size, window=window)
-    return combine_masks(rows, columns, attention_mask, causal, near)
+    causal = causal_mask(*sizes) if use_causal_mask else None
+    near = None if window is None else window_mask(*sizes, window=window)
+    return combine_masks(rows, columns, attention_mask, bias_mask(attention_bias), causal, near)
 
 
 def _distance(query_size, key_size):

@@ -9,16 +9,17 @@ def batch_matmul(a, b):
     """`a b` for each of the leading axes, which broadcast.
 
     TensorFlow 2.21 on CPUs with oneDNN computes `tf.matmul` of `[B, 1, M, K]` and `[1, 1, K, N]`
-    wrong, or crashes. So a second factor that all leading axes share becomes a plain matrix.
+    wrong, or crashes, and so it does with `[K, N]`. So a second factor that all leading axes share
+    goes through `einsum` as a plain matrix.
 
     Args:
         a: `[..., M, K]`.
-        b: `[..., K, N]`, of the same rank.
+        b: `[..., K, N]`, of the same rank, or `[K, N]`.
 
     Returns:
         `[..., M, N]`.
     """
-    shared = len(b.shape) > 2 and all(size == 1 for size in b.shape[:-2])
+    shared = all(size == 1 for size in b.shape[:-2])
     if not shared or a.shape[:-2] == b.shape[:-2]:
         return ops.matmul(a, b)
     leading = string.ascii_lowercase[: len(a.shape) - 1]

@@ -89,7 +89,7 @@ def general_score(query, key, kernel):
     """
     kernel, query, key = as_float(kernel), as_float(query), as_float(key)
     _check_kernel(kernel, (query.shape[-1], key.shape[-1]), "[Dq, Dk]")
-    return dot_score(query, ops.matmul(key, ops.transpose(kernel)))
+    return dot_score(query, batch_matmul(key, ops.transpose(kernel)))
 
 
 def additive_score(query, key, v, bias=None):
@@ -157,7 +157,7 @@ def concat_score(query, key, kernel, v):
     _check_kernel(kernel, (query_size + key.shape[-1], units), "[Dq + Dk, U]")
     # W [h_t; h_s] = W_q h_t + W_s h_s: one product a query and a key, not one for each pair.
     return additive_score(
-        ops.matmul(query, kernel[:query_size]), ops.matmul(key, kernel[query_size:]), v
+        batch_matmul(query, kernel[:query_size]), batch_matmul(key, kernel[query_size:]), v
     )
 
 

@@ -19,7 +19,7 @@ MAX_LINES = 350
 
 # A part may import the parts to its left and those it shares a place with.
 ORDER = [
-    {"checks", "loops", "masks", "scores", "normalizers", "positions"},
+    {"checks", "loops", "products", "masks", "scores", "normalizers", "positions"},
     {"blockwise"},
     {"attend"},
     {"layers"},

@@ -11,6 +11,7 @@ from keras_attention.products import batch_matmul, vector_product
     [
         ((8, 1, 5, 4), (1, 1, 4, 3)),  # crashes or is wrong in tf.matmul
         ((8, 1, 5, 4), (1, 1, 4, 1)),
+        ((8, 1, 5, 4), (4, 3)),
         ((8, 2, 3, 5, 4), (8, 2, 1, 4, 3)),
         ((1, 1, 5, 4), (8, 1, 4, 3)),
         ((5, 4), (4, 3)),

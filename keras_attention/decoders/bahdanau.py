@@ -56,12 +56,13 @@ class BahdanauDecoder(RecurrentDecoder):
         context, weights = self.attention(
             cells.query_of(self.cell, state), memory=memory, return_attention_scores=True
         )
+        context, weights = (ops.cast(x, inputs.dtype) for x in (context, weights))
         weights = mean_over_heads(weights, 2)
         cell_input = ops.concatenate([inputs, context], axis=-1)
         output, state = cells.run_cell(self.cell, cell_input, state)
         return output, weights, state
 
-    def _decode(self, inputs, state, memory, mask):
+    def _decode(self, inputs, state, memory, mask, training):
         def step(inputs_t, state):
             x, real = inputs_t if mask is not None else (inputs_t, None)
             output, weights, new_state = self._step(x, state, memory)
@@ -73,7 +74,7 @@ class BahdanauDecoder(RecurrentDecoder):
         batch_size, _, size = ops.shape(inputs)
         cell_input = ops.zeros((batch_size, size + self._context_size), inputs.dtype)
         shapes = ((None, self._output_size()), (inputs.shape[0], memory[0].shape[-2]))
-        with cells.drawn_dropout(self.cell, cell_input, state):
+        with cells.drawn_dropout(self.cell, cell_input, state, training):
             (outputs, weights), state = scan_steps(
                 step,
                 inputs if mask is None else (inputs, mask),

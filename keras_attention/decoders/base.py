@@ -41,7 +41,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
     def __init__(self, cell, attention, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
-        if not hasattr(attention, "precompute"):
+        if isinstance(attention, type) or not hasattr(attention, "precompute"):
             raise ValueError(
                 "`attention` must be an attention layer of keras_attention, e.g. "
                 f"BahdanauAttention(units). Received: {attention!r}."
@@ -54,7 +54,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
     def _cell_input_size(self, inputs_size, context_size):
         raise NotImplementedError
 
-    def _decode(self, inputs, state, memory, mask):
+    def _decode(self, inputs, state, memory, mask, training):
         """Outputs `[B, T, U]`, weights `[B, T, S]` and the state after the last step."""
         raise NotImplementedError
 
@@ -64,11 +64,8 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
     # What they share.
 
     def build(self, inputs_shape, memory_shape):
-        if len(inputs_shape) != 3 or len(memory_shape) != 3:
-            raise ValueError(
-                "`inputs` must have shape [B, T, D] and `memory` [B, S, Dm]. Received shapes "
-                f"{tuple(inputs_shape)} and {tuple(memory_shape)}."
-            )
+        shapes = {"inputs": tuple(inputs_shape), "memory": tuple(memory_shape)}
+        checks.check_sequences(shapes)
         query_shape = (None, cells.query_size(self.cell))
         if not self.attention.built:
             self.attention.build(query_shape, memory_shape)
@@ -77,6 +74,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         if not self.cell.built:
             size = self._cell_input_size(inputs_shape[-1], context_size)
             self.cell.build((None, size))
+        self._features = {name: shape[-1] for name, shape in shapes.items()}
         self.built = True
 
     def call(
@@ -91,15 +89,16 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         inputs_mask=None,
         training=None,
     ):
+        self._check_inputs(inputs=inputs, memory=memory)
         mask = masks.as_mask(inputs_mask if mask is None else mask, "mask")
-        checks.check_mask_shape("mask", mask, tuple(inputs.shape[:2]))
+        mask = checks.fit_mask("mask", mask, inputs.shape[:2], ops.shape(inputs)[:2])
         if mask is not None:  # NaN in padding must not reach the gradients
             inputs = ops.where(mask[..., None], inputs, ops.zeros((), inputs.dtype))
         state = self.get_initial_state(ops.shape(inputs)[0])
         if initial_state is not None:
             state = cells.pack_state(state, initial_state)
         memory = self.precompute(memory, memory_mask)
-        outputs, weights, state = self._decode(inputs, state, memory, mask)
+        outputs, weights, state = self._decode(inputs, state, memory, mask, training)
         results = [outputs]
         if return_attention_scores:
             results.append(weights)
@@ -117,6 +116,15 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         Returns:
             A tuple of tensors, as `attention.precompute` gives.
         """
+        memory = ops.convert_to_tensor(memory)
+        self._check_inputs(memory=memory)
+        if memory_mask is not None:
+            memory_mask = checks.fit_mask(
+                "memory_mask",
+                masks.as_mask(memory_mask, "memory_mask"),
+                memory.shape[:2],
+                ops.shape(memory)[:2],
+            )
         return self.attention.precompute(memory, value_mask=memory_mask)
 
     def step(self, inputs, state, memory, return_attention_scores=False):
@@ -134,9 +142,20 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         if not isinstance(memory, (tuple, list)):
             memory = self.precompute(memory)
         inputs = ops.cast(ops.convert_to_tensor(inputs), self.compute_dtype)
+        self._check_inputs(inputs=inputs[:, None] if len(inputs.shape) == 2 else inputs[None])
         state = cells.pack_state(self.get_initial_state(ops.shape(inputs)[0]), state, "state")
         output, weights, state = self._step(inputs, state, memory)
         return (output, weights, state) if return_attention_scores else (output, state)
+
+    def _check_inputs(self, **inputs):
+        """Raises unless `inputs` and `memory` are sequences that the layer was built for."""
+        shapes = {name: tuple(x.shape) for name, x in inputs.items()}
+        checks.check_sequences(shapes)
+        checks.check_sizes(shapes, self._features)
+        if shapes.get("inputs", (None, None))[1] == 0:
+            raise ValueError(
+                f"`inputs` must have at least one step. Received shape {shapes['inputs']}."
+            )
 
     def get_initial_state(self, batch_size):
         """The state before the first step: a list of tensors `[B, size]` (of lists, in stacks)."""
@@ -157,6 +176,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         inputs_mask=None,
         training=None,
     ):
+        self._check_inputs(inputs=inputs, memory=memory)
         batch, steps = inputs.shape[:2]
         specs = [(batch, steps, self._output_size())]
         if return_attention_scores:

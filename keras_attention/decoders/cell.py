@@ -21,7 +21,10 @@ def as_cell(cell):
     """
     if isinstance(cell, (list, tuple)):
         cell = [as_cell(one) for one in cell]
-        cell = keras.layers.StackedRNNCells(cell) if len(cell) != 1 else cell[0]
+        if len(cell) > 1:
+            cell = keras.layers.StackedRNNCells(cell, dtype=cell[0].dtype_policy)
+        else:
+            cell = cell[0] if cell else None
     if not isinstance(cell, keras.layers.Layer) or not hasattr(cell, "state_size"):
         raise ValueError(
             "`cell` must be a Keras cell (keras.layers.GRUCell, LSTMCell, ...) or a list of "
@@ -99,9 +102,10 @@ def pack_state(like, state, name="initial_state"):
 
 
 def run_cell(cell, inputs, state):
-    """One step of the cell: `[B, D]` -> output `[B, U]` and the state in its old structure."""
+    """One step of the cell: `[B, D]` -> output `[B, U]` and the state, structured as before."""
     output, new_state = cell(inputs, state)
-    return output, keras.tree.pack_sequence_as(state, _flat(new_state))
+    flat = [ops.cast(x, old.dtype) for x, old in zip(_flat(new_state), _flat(state), strict=True)]
+    return ops.cast(output, inputs.dtype), keras.tree.pack_sequence_as(state, flat)
 
 
 def keep_where(mask, new, old):
@@ -125,8 +129,8 @@ def keep_where(mask, new, old):
 
 
 @contextlib.contextmanager
-def drawn_dropout(cell, inputs, state):
-    """Draws the dropout masks of a cell before a loop and forgets them after it.
+def drawn_dropout(cell, inputs, state, training):
+    """Draws the dropout masks of a cell before a training loop and forgets them after it.
 
     Keras cells keep the masks of a sequence on themselves. Drawn inside a loop they would belong
     to the loop's graph and be out of scope in the next call.
@@ -135,11 +139,13 @@ def drawn_dropout(cell, inputs, state):
         cell: the cell; cells without dropout are left alone.
         inputs: a tensor of the shape of one step's input, `[B, D]`.
         state: the cell's state, a structure of tensors `[B, size]`.
+        training: whether dropout is applied at all.
 
     Returns:
         A context manager.
     """
-    _draw_dropout(cell, inputs, state)
+    if training:
+        _draw_dropout(cell, inputs, state)
     try:
         yield
     finally:

@@ -80,6 +80,7 @@ class LuongDecoder(RecurrentDecoder):
         context, weights = self.attention(
             states, memory=memory, query_mask=query_mask, return_attention_scores=True
         )
+        context, weights = (ops.cast(x, states.dtype) for x in (context, weights))
         weights = mean_over_heads(weights, len(states.shape))
         return self.combine(ops.concatenate([context, states], axis=-1)), weights
 
@@ -87,14 +88,14 @@ class LuongDecoder(RecurrentDecoder):
         output, state = cells.run_cell(self.cell, inputs, state)
         return *self._attend(output, memory), state
 
-    def _decode(self, inputs, state, memory, mask):
+    def _decode(self, inputs, state, memory, mask, training):
         def step(inputs_t, state):
             x, real = inputs_t if mask is not None else (inputs_t, None)
             output, new_state = cells.run_cell(self.cell, x, state)
             return [output], cells.keep_where(real, new_state, state)
 
         shape = (None, cells.output_size(self.cell))
-        with cells.drawn_dropout(self.cell, inputs[:, 0], state):
+        with cells.drawn_dropout(self.cell, inputs[:, 0], state, training):
             (states,), state = scan_steps(
                 step,
                 inputs if mask is None else (inputs, mask),

@@ -81,10 +81,11 @@ def split_weights(weights, query, value, attention_axes):
     return ops.reshape(weights, (*_sizes(weights)[:-2], *axes))
 
 
-def merge_mask(mask, rank, attention_axes):
+def merge_mask(name, mask, rank, attention_axes):
     """Brings an attention mask or bias over several axes to `[B, others..., N, T, S]`.
 
     Args:
+        name: what error messages call it.
         mask: `[B, T axes..., S axes...]`, with `others...`, and then N, after the batch axis
             where they are given.
         rank: rank of the query.
@@ -102,8 +103,8 @@ def merge_mask(mask, rank, attention_axes):
     leading = len(shape) - 2 * count
     if leading not in (1, 1 + others, 2 + others):
         raise ValueError(
-            f"An attention mask or bias over {count} attention axes must have shape [B, T axes, "
-            f"S axes], optionally with all {others} other axes, and then the heads, after B. "
+            f"`{name}` over {count} attention axes must have shape [B, T axes, S axes], "
+            f"optionally with all {others} other axes, and then the heads, after B. "
             f"Received shape {shape}."
         )
     if count > 1:

@@ -1,11 +1,15 @@
 """What all attention layers share: the call contract, masks, memory, dropout, shapes."""
 
+from numbers import Real
+
 import keras
 from keras import ops
 
 from keras_attention import checks, masks
-from keras_attention.attend import attend
+from keras_attention.attend import hide, weighted_sum
+from keras_attention.layers.carry_mask import carry_mask
 from keras_attention.layers.outputs import VaryingOutputs
+from keras_attention.normalizers import masked_softmax
 
 
 class AttentionLayer(VaryingOutputs, keras.layers.Layer):
@@ -56,11 +60,12 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
     Example: see `ScaledDotProductAttention`, the thinnest layer on this base.
     """
 
-    _has_heads = False  # whether the scores have a head axis before `[T, S]`
+    _num_heads = None  # an integer where the scores have an axis of heads before `[T, S]`
     _sliding_window = None
+    _features = None  # sizes of query, value and key that the weights fit
 
     def __init__(self, dropout=0.0, seed=None, **kwargs):
-        if isinstance(dropout, bool) or not 0 <= dropout < 1:
+        if isinstance(dropout, bool) or not (isinstance(dropout, Real) and 0 <= dropout < 1):
             raise ValueError(f"`dropout` must lie in [0, 1). Received: {dropout!r}.")
         # Keras would cast `attention_bias` to half precision, where -1e9 is -inf. The layer
         # casts query, key and value itself.
@@ -88,7 +93,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         """Scores of projected queries and keys: one of `keras_attention.scores`."""
         raise NotImplementedError
 
-    def _finish(self, context, query, mask):
+    def _finish(self, context, query, mask, key_size):
         """From the weighted sum of projected values to the output `[B, ..., T, D]`."""
         return context
 
@@ -110,34 +115,41 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         """Gives a mask or bias that fits the scores the axes of grouped heads."""
         return values
 
-    def _to_scores(self, attention_mask, attention_bias, query, keys):
-        """The caller's mask and bias, checked and with the axes of the scores."""
-        attention_mask, attention_bias = self._checked_mask_and_bias(attention_mask, attention_bias)
-        one_step = len(query.shape) == 2
-        aligned = []
-        for name, x in (("attention_mask", attention_mask), ("attention_bias", attention_bias)):
-            if x is not None:
-                checks.check_scores_shape(name, x, query.shape, keys.shape[-2], self._has_heads)
-                x = ops.expand_dims(x, -2) if one_step else x
-            aligned.append(x)
-        return aligned
+    def _align(self, name, values, query):
+        """An attention mask or bias of the caller with the axes of the scores."""
+        checks.check_scores_rank(name, values, query.shape, self._num_heads is not None)
+        return ops.expand_dims(values, -2) if len(query.shape) == 2 else values
 
-    def _checked_mask_and_bias(self, attention_mask, attention_bias):
-        if attention_bias is not None:
-            attention_bias = checks.check_bias(ops.convert_to_tensor(attention_bias))
-        return masks.as_mask(attention_mask, "attention_mask"), attention_bias
+    def _check_ranks(self, query, value, key):
+        """Raises unless the numbers of axes fit; each argument is a shape, or None."""
+        for name, shape, ranks in (
+            ("query", query, (2, 3)),
+            ("value", value, (3,)),
+            ("key", key, (3,)),
+        ):
+            if shape is not None and len(shape) not in ranks:
+                wanted = "[B, T, D] or [B, D]" if name == "query" else "[B, S, D]"
+                raise ValueError(f"`{name}` must have shape {wanted}. Received shape {shape}.")
 
-    def _memory_mask_shape(self, values):
-        """Shape of the mask that goes with projected values."""
-        return tuple(values.shape[:-1])
+    def _memory_mask_shape(self, shape):
+        """Shape of the mask that goes with projected values of this shape."""
+        return tuple(shape[:-1])
 
     # What the layers share.
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        self._check_shapes(query_shape, value_shape, key_shape)
+        shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
+        self._check_ranks(*shapes.values())
+        for name, shape in shapes.items():
+            if shape[-1] is None:
+                raise ValueError(
+                    f"The last axis of `{name}` must have a known size. Received shape {shape}."
+                )
         self._build(tuple(query_shape), tuple(value_shape), tuple(key_shape))
+        if self.weights:
+            self._features = {name: shape[-1] for name, shape in shapes.items()}
         self.built = True
 
     def precompute(self, value, key=None, value_mask=None):
@@ -168,7 +180,16 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             )
         if value_mask is None:
             value_mask = getattr(value, "_keras_mask", None)
-        return self._memory(value, key, masks.as_mask(value_mask, "value_mask"))
+        value, key = self._value_and_key(value, key)
+        self._check_inputs(None, value, key)
+        keys, values, mask = self._memory_steps(
+            value, key, masks.as_mask(value_mask, "value_mask"), None
+        )
+        if mask is None:
+            return self._project_key(keys), self._project_value(values)
+        # Zeroed before the projections: 0 * NaN is NaN in their gradients.
+        keys, values = (ops.where(mask[..., None], x, ops.zeros_like(x)) for x in (keys, values))
+        return self._project_key(keys), self._project_value(values), mask
 
     def call(
         self,
@@ -193,41 +214,51 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         if memory is None:
             if value is None:  # self-attention
                 value, value_mask = query, query_mask if value_mask is None else value_mask
-            memory = self._memory(value, key, value_mask, key_mask)
+            value, key = self._value_and_key(value, key)
         elif value is not None or key is not None:
             raise ValueError("Pass either `memory` or `value` (and `key`), not both.")
+        self._check_inputs(query, value, key)
+        steps, query_mask, row_mask = self._query_steps(query, query_mask)
+        if memory is None:
+            keys, values, memory_mask = self._memory_steps(value, key, value_mask, key_mask)
         else:
-            memory = self._mask_memory(memory, value_mask, key_mask)
-        keys, values, memory_mask = (*memory, None)[:3]
+            keys, values, memory_mask = self._mask_memory(memory, value_mask, key_mask)
 
-        checks.check_mask_shape("query_mask", query_mask, tuple(query.shape[:-1]))
-        steps, row_mask = self._blanked_steps(query, query_mask)
-        attention_mask, bias = self._to_scores(attention_mask, attention_bias, query, keys)
+        sizes = (ops.shape(steps)[-2], ops.shape(keys)[-2])
+        attention_mask, bias = self._to_scores(attention_mask, attention_bias, query, steps, keys)
         scores_mask = masks.layer_mask(
-            ops.shape(steps)[-2],
-            ops.shape(keys)[-2],
+            sizes,
             query_mask=row_mask,
             value_mask=memory_mask,
-            attention_mask=masks.combine_masks(attention_mask, masks.bias_mask(bias)),
+            attention_mask=attention_mask,
+            attention_bias=bias,
             use_causal_mask=use_causal_mask,
             window=self._sliding_window,
-            heads=self._has_heads,
+            heads=self._num_heads is not None,
         )
-        result = attend(
+        grouped_mask = self._group_heads(scores_mask)
+        if scores_mask is not None:  # before the projections: 0 * NaN is NaN in their gradients
+            steps = hide(steps, scores_mask, -1)
+            hiding = scores_mask if memory is None else grouped_mask
+            keys, values = hide(keys, hiding, -2), hide(values, hiding, -2)
+        if memory is None:
+            keys, values = self._project_key(keys), self._project_value(values)
+        result = weighted_sum(
             self._project_query(steps),
             keys,
             values,
-            score=self._score,
-            mask=self._group_heads(scores_mask),
-            bias=self._group_heads(bias),
-            dropout=self._dropout if training else 0.0,
-            seed=self._seed_generator,
-            return_attention_scores=return_attention_scores,
+            self._score,
+            grouped_mask,
+            self._group_heads(bias),
+            masked_softmax,
+            self._dropout if training else 0.0,
+            self._seed_generator,
+            return_attention_scores,
         )
         context, weights = result if return_attention_scores else (result, None)
-        output = self._from_steps(self._finish(context, steps, scores_mask), query)
+        output = self._from_steps(self._finish(context, steps, scores_mask, sizes[1]), query)
         if query_mask is not None:
-            output = _carry_mask(output, mask=query_mask)
+            output = carry_mask(output, mask=query_mask)
         if not return_attention_scores:
             return output
         return output, self._weights_from_steps(weights, query, value)
@@ -244,15 +275,6 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
     def get_config(self):
         return {**super().get_config(), "dropout": self._dropout, "seed": self.seed}
 
-    def _check_shapes(self, query_shape, value_shape, key_shape):
-        """Raises at build time for what can never work."""
-        for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
-            if len(shape) < 2 or shape[-1] is None:
-                raise ValueError(
-                    f"`{name}` must have at least 2 axes, the last of known size. "
-                    f"Received shape {tuple(shape)}."
-                )
-
     def _to_float(self, x, name):
         x = ops.convert_to_tensor(x)
         if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype)):
@@ -262,24 +284,32 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             )
         return ops.cast(x, self.compute_dtype)
 
-    def _memory(self, value, key=None, value_mask=None, key_mask=None):
-        """Projected keys, projected values and, if there is one, the mask `[B, ..., S]`."""
+    def _value_and_key(self, value, key):
         value = self._to_float(value, "value")
-        key = value if key is None else self._to_float(key, "key")
-        if len(value.shape) < 3 or len(key.shape) != len(value.shape):
-            raise ValueError(
-                "`value` and `key` must have shapes [B, S, Dv] and [B, S, Dk]. Received "
-                f"{tuple(value.shape)} and {tuple(key.shape)}."
-            )
-        for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
-            checks.check_mask_shape(name, mask, tuple(value.shape[:-1]))
-        mask = masks.combine_masks(value_mask, key_mask)
-        # What is hidden is blanked before the projections: 0 * NaN is NaN in their gradients.
-        same = key is value
-        value, steps_mask = self._blanked_steps(value, mask)
-        key = value if same else self._blanked_steps(key, mask)[0]
-        memory = (self._project_key(key), self._project_value(value))
-        return memory if mask is None else (*memory, steps_mask)
+        return value, value if key is None else self._to_float(key, "key")
+
+    def _check_inputs(self, query, value, key):
+        """Raises unless ranks, features and batch sizes fit; None for what is not given."""
+        inputs = {"query": query, "value": value, "key": key}
+        shapes = {name: None if x is None else tuple(x.shape) for name, x in inputs.items()}
+        self._check_ranks(*shapes.values())
+        checks.check_sizes(shapes, self._features)
+
+    def _query_steps(self, query, mask):
+        """The query as steps, its mask checked, and the mask of the steps."""
+        mask = checks.fit_mask("query_mask", mask, query.shape[:-1], ops.shape(query)[:-1])
+        return self._to_steps(query), mask, self._mask_to_steps(mask)
+
+    def _memory_steps(self, value, key, value_mask, key_mask):
+        """Keys, values and their mask `[B, ..., S]` (or None), not projected yet."""
+        expected, sizes = value.shape[:-1], ops.shape(value)[:-1]
+        mask = masks.combine_masks(
+            checks.fit_mask("value_mask", value_mask, expected, sizes),
+            checks.fit_mask("key_mask", key_mask, expected, sizes),
+        )
+        values = self._to_steps(value)
+        keys = values if key is value else self._to_steps(key)
+        return keys, values, self._mask_to_steps(mask)
 
     def _mask_memory(self, memory, value_mask, key_mask):
         """A precomputed memory with further masks anded to its own."""
@@ -289,30 +319,32 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
                 f"values and, with padding, a mask. Received: {type(memory).__name__}."
             )
         keys, values, *stored = memory
-        expected = self._memory_mask_shape(values)
-        checks.check_mask_shape("value_mask", value_mask, expected)
-        checks.check_mask_shape("key_mask", key_mask, expected)
-        mask = masks.combine_masks(value_mask, key_mask, *stored)
-        return (keys, values) if mask is None else (keys, values, mask)
+        expected = self._memory_mask_shape(values.shape)
+        sizes = self._memory_mask_shape(ops.shape(values))
+        mask = masks.combine_masks(
+            checks.fit_mask("value_mask", value_mask, expected, sizes),
+            checks.fit_mask("key_mask", key_mask, expected, sizes),
+            *stored,
+        )
+        return keys, values, mask
 
-    def _blanked_steps(self, x, mask):
-        """`x` and its mask with one axis of steps, and 0 where the mask is False."""
-        steps = self._to_steps(x)
-        if mask is None:
-            return steps, None
-        mask = self._to_steps(mask[..., None])
-        return ops.where(mask, steps, ops.zeros((), steps.dtype)), mask[..., 0]
+    def _mask_to_steps(self, mask):
+        return None if mask is None else self._to_steps(mask[..., None])[..., 0]
 
-
-class _CarryMask(keras.layers.Layer):
-    """Identity whose output carries the mask it is called with, as Keras masks travel."""
-
-    def __init__(self):
-        super().__init__(autocast=False, name="carry_mask")
-        self.supports_masking = True
-
-    def call(self, inputs, mask=None):
-        return inputs
-
-
-_carry_mask = _CarryMask()
+    def _to_scores(self, attention_mask, attention_bias, query, steps, keys):
+        """The caller's mask and bias, checked and with the axes of the scores."""
+        if attention_bias is not None:
+            attention_bias = checks.check_bias(ops.convert_to_tensor(attention_bias))
+        heads = () if self._num_heads is None else (self._num_heads,)
+        shape = (*steps.shape[:-2], *heads, steps.shape[-2], keys.shape[-2])
+        aligned = []
+        for name, values in (
+            ("attention_mask", masks.as_mask(attention_mask, "attention_mask")),
+            ("attention_bias", attention_bias),
+        ):
+            if values is not None:
+                values = self._align(name, values, query)
+                values = checks.fit_to_scores(name, values, shape, ops.shape(keys)[-2])
+                values = masks.align_to_rank(values, len(shape), name)
+            aligned.append(values)
+        return aligned

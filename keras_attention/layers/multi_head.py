@@ -78,8 +78,6 @@ class MultiHeadAttention(AttentionLayer):
     (TensorShape([1, 5, 8]), TensorShape([1, 2, 5, 7]))
     """
 
-    _has_heads = True
-
     def __init__(
         self,
         num_heads,
@@ -137,31 +135,31 @@ class MultiHeadAttention(AttentionLayer):
             bias_constraint,
         )
 
-    # Sub-layers carry the attribute names of Keras's layer, so that its weight files load.
+    # Sub-layers carry the names under which Keras's layer saves its own: its weight files load.
 
     def _build(self, query_shape, value_shape, key_shape):
         query_shape, value_shape, key_shape = (
             self._steps_shape(shape) for shape in (query_shape, value_shape, key_shape)
         )
         query_heads, kv_heads = self._num_heads, self._num_key_value_heads
-        self._query_dense = self._to_heads(0, "query", query_shape, query_heads, self._key_dim)
-        self._key_dense = self._to_heads(1, "key", key_shape, kv_heads, self._key_dim)
+        self.query_dense = self._to_heads(0, "query", query_shape, query_heads, self._key_dim)
+        self.key_dense = self._to_heads(1, "key", key_shape, kv_heads, self._key_dim)
         if self._use_gate:
             self._gate_dense = self._to_heads(
                 4, "gate", query_shape, query_heads, self._value_dim, activation="sigmoid"
             )
-        self._value_dense = self._to_heads(2, "value", value_shape, kv_heads, self._value_dim)
+        self.value_dense = self._to_heads(2, "value", value_shape, kv_heads, self._value_dim)
         features = self._output_features(query_shape, value_shape)
         inner = "xyz"[: len(features)]
         batch = "abcdefgh"[: len(query_shape) - 1]
-        self._output_dense = self._einsum_dense(
+        self.output_dense = self._einsum_dense(
             3,
             "attention_output",
             f"{batch}nv,nv{inner}->{batch}{inner}",
             (*query_shape[1:-1], *features),
             inner,
         )
-        self._output_dense.build((*query_shape[:-1], query_heads, self._value_dim))
+        self.output_dense.build((*query_shape[:-1], query_heads, self._value_dim))
 
     def _to_heads(self, index, name, shape, count, size, **kwargs):
         """A projection `[B, ..., D]` -> `[B, ..., count, size]`."""
@@ -191,24 +189,36 @@ class MultiHeadAttention(AttentionLayer):
             **kwargs,
         )
 
-    def _check_shapes(self, query_shape, value_shape, key_shape):
-        super()._check_shapes(query_shape, value_shape, key_shape)
-        rank = len(value_shape)
-        if len(key_shape) != rank or max(len(query_shape), 3) != rank:
+    def _check_ranks(self, query, value, key):
+        given = [len(shape) for shape in (value, key, query) if shape is not None]
+        if query is not None and len(query) == 2:  # one step over keys [B, S, D]
+            given[-1] = 3
+        if min(given) < 3 or len(set(given)) > 1:
             raise ValueError(
-                "`query`, `value` and `key` must have the same number of axes. Received shapes "
-                f"{tuple(query_shape)}, {tuple(value_shape)}, {tuple(key_shape)}."
+                "`query`, `value` and `key` must have the same number of axes, at least 3 (a "
+                "query [B, D] is one step). Received shapes query "
+                f"{query}, value {value}, key {key}."
             )
-        self._axes(rank)
+        rank = given[0]
+        attended = self._axes(rank)
+        for axis in range(1, rank - 1):
+            shapes = {"query": query, "value": value, "key": key}
+            sizes = {shape[axis] for shape in shapes.values() if shape is not None}
+            if rank > 3 and axis not in attended and len(sizes - {None}) > 1:
+                raise ValueError(
+                    f"`query`, `value` and `key` must be equal on axis {axis}, which is not one "
+                    f"of the attention axes {attended}. Received shapes query {query}, value "
+                    f"{value}, key {key}."
+                )
 
     def _project_query(self, query):
-        return self._group_heads(ops.swapaxes(self._query_dense(query), -2, -3))
+        return self._group_heads(ops.swapaxes(self.query_dense(query), -2, -3))
 
     def _project_key(self, key):
-        return self._key_value_heads(self._key_dense(key))
+        return self._key_value_heads(self.key_dense(key))
 
     def _project_value(self, value):
-        return self._key_value_heads(self._value_dense(value))
+        return self._key_value_heads(self.value_dense(value))
 
     def _key_value_heads(self, projected):
         projected = ops.swapaxes(projected, -2, -3)
@@ -217,13 +227,15 @@ class MultiHeadAttention(AttentionLayer):
     def _score(self, query, key):
         return scaled_dot_score(query, key)
 
-    def _finish(self, context, query, mask):
+    def _finish(self, context, query, mask, key_size):
         context = ops.swapaxes(self._ungroup(context), -2, -3)
         if self._use_gate:
             context = context * self._gate_dense(query)
-        output = self._output_dense(context)
+        output = self.output_dense(context)
         if mask is None:
-            return output
+            if isinstance(key_size, int) and key_size:
+                return output
+            mask = ops.ones((1, key_size), "bool")  # there may be no keys
         # Rows that may attend to nothing are 0, not the output bias.
         rows = ops.any(mask, axis=-1 if len(mask.shape) == 2 else (-1, -3))
         features = len(output.shape) - len(context.shape) + 2
@@ -273,15 +285,11 @@ class MultiHeadAttention(AttentionLayer):
             return super()._from_steps(output, query)
         return axes.split_steps(output, query, self._axes(len(query.shape)))
 
-    def _to_scores(self, attention_mask, attention_bias, query, keys):
+    def _align(self, name, values, query):
         rank = len(query.shape)
         if rank <= 3:
-            return super()._to_scores(attention_mask, attention_bias, query, keys)
-        attended = self._axes(rank)
-        return [
-            None if x is None else axes.merge_mask(x, rank, attended)
-            for x in self._checked_mask_and_bias(attention_mask, attention_bias)
-        ]
+            return super()._align(name, values, query)
+        return axes.merge_mask(name, values, rank, self._axes(rank))
 
     def _weights_from_steps(self, weights, query, value):
         weights = self._ungroup(weights)
@@ -299,9 +307,9 @@ class MultiHeadAttention(AttentionLayer):
             )
         return super().precompute(value, key, value_mask)
 
-    def _memory_mask_shape(self, values):
+    def _memory_mask_shape(self, shape):
         rank_of_heads = 4 if self._grouped else 3  # (N_kv, 1, S, H) or (N, S, H)
-        return (*values.shape[: len(values.shape) - rank_of_heads], values.shape[-2])
+        return (*shape[: len(shape) - rank_of_heads], shape[-2])
 
     def _output_features(self, query_shape, value_shape):
         return self._output_shape or (query_shape[-1],)
