@@ -347,6 +347,23 @@ def test_bad_options_are_refused_in_one_line(capsys, arguments, message):
     assert message in error and error.count("\n") == 1
 
 
+def test_the_exported_model_must_say_what_the_keras_model_says(capsys):
+    result = {"word": "ab", "pronunciation": "A B", "score": -1.0}
+    g2p.compare([result], ["ab"], [["A", "B"]], [-1.0])
+    assert "pronounced 1 words" in capsys.readouterr().out
+    with pytest.raises(g2p.ExportError, match="'A B', the Keras model 'A P'"):
+        g2p.compare([result], ["ab"], [["A", "P"]], [-1.0])
+    with pytest.raises(g2p.ExportError, match="scores .* differ by 5.00e-01"):
+        g2p.compare([result], ["ab"], [["A", "B"]], [-1.5])
+
+
+def test_matplotlib_is_asked_for_before_training(capsys, monkeypatch):
+    monkeypatch.setattr(g2p.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(g2p, "run", lambda options: pytest.fail("the run has started"))
+    assert g2p.main([]) == 2
+    assert "matplotlib is needed" in capsys.readouterr().err
+
+
 def test_missing_data_is_refused(capsys):
     assert g2p.main(["--data", "no/such/file.tsv"]) == 2
     assert capsys.readouterr().err == "g2p.py: error: no/such/file.tsv: no such data file\n"

@@ -52,11 +52,13 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
     # What a subclass says.
 
     def _cell_input_size(self, inputs_size, context_size):
-        raise NotImplementedError
+        """Number of features that the cell is fed with."""
+
+    def _step(self, inputs, state, memory):
+        """One step: output `[B, U]`, weights `[B, S]` and the new state."""
 
     def _decode(self, inputs, state, memory, mask, training):
         """Outputs `[B, T, U]`, weights `[B, T, S]` and the state after the last step."""
-        raise NotImplementedError
 
     def _output_size(self):
         return cells.output_size(self.cell)

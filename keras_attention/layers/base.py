@@ -10,6 +10,7 @@ from keras_attention.attend import hide, weighted_sum
 from keras_attention.layers.carry_mask import carry_mask
 from keras_attention.layers.outputs import VaryingOutputs
 from keras_attention.normalizers import masked_softmax
+from keras_attention.scores import scaled_dot_score
 
 
 class AttentionLayer(VaryingOutputs, keras.layers.Layer):
@@ -18,8 +19,8 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         weights = softmax(mask(score(query, key) + attention_bias))
         context = weights value
 
-    A subclass overrides `_build`, `_project_query`, `_project_key` and `_score`, and, where the
-    output is more than the weighted sum, `_project_value` and `_finish`.
+    A subclass overrides `_build`, `_project_query`, `_project_key` and `_score` (scaled dot
+    product), and, where the output is more than the weighted sum, `_project_value` and `_finish`.
 
     Args:
         dropout: the fraction of attention weights dropped in training, in [0, 1).
@@ -90,8 +91,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         return value
 
     def _score(self, query, key):
-        """Scores of projected queries and keys: one of `keras_attention.scores`."""
-        raise NotImplementedError
+        return scaled_dot_score(query, key)
 
     def _finish(self, context, query, mask, key_size):
         """From the weighted sum of projected values to the output `[B, ..., T, D]`."""
@@ -144,9 +144,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         self._check_ranks(*shapes.values())
         for name, shape in shapes.items():
             if shape[-1] is None:
-                raise ValueError(
-                    f"The last axis of `{name}` must have a known size. Received shape {shape}."
-                )
+                raise ValueError(f"The last axis of `{name}` must be known. Received: {shape}.")
         self._build(tuple(query_shape), tuple(value_shape), tuple(key_shape))
         if self.weights:
             self._features = {name: shape[-1] for name, shape in shapes.items()}

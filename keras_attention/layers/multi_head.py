@@ -7,7 +7,6 @@ from keras_attention.checks import as_tuple, check_positive
 from keras_attention.layers import axes, heads
 from keras_attention.layers.base import AttentionLayer
 from keras_attention.layers.projections import ProjectionSettings
-from keras_attention.scores import scaled_dot_score
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -223,9 +222,6 @@ class MultiHeadAttention(AttentionLayer):
     def _key_value_heads(self, projected):
         projected = ops.swapaxes(projected, -2, -3)
         return ops.expand_dims(projected, -3) if self._grouped else projected
-
-    def _score(self, query, key):
-        return scaled_dot_score(query, key)
 
     def _finish(self, context, query, mask, key_size):
         context = ops.swapaxes(self._ungroup(context), -2, -3)

@@ -3,7 +3,6 @@
 import keras
 
 from keras_attention.layers.base import AttentionLayer
-from keras_attention.scores import scaled_dot_score
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -47,6 +46,3 @@ class ScaledDotProductAttention(AttentionLayer):
     >>> context.shape, weights.shape
     (TensorShape([2, 3, 4]), TensorShape([2, 3, 5]))
     """
-
-    def _score(self, query, key):
-        return scaled_dot_score(query, key)
