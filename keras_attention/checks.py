@@ -188,6 +188,29 @@ def as_float(x):
     return ops.cast(x, keras.config.floatx())
 
 
+def check_float(x, name, dtype):
+    """A layer's input as a tensor of the layer's dtype.
+
+    Args:
+        x: a floating tensor or array of any shape `[...]`.
+        name: what error messages call it.
+        dtype: the layer's compute dtype.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        ValueError: if `x` is not floating.
+    """
+    x = ops.convert_to_tensor(x)
+    if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype)):
+        raise ValueError(
+            f"`{name}` must be floating. Received dtype "
+            f"{keras.backend.standardize_dtype(x.dtype)}. (Token ids need an embedding first.)"
+        )
+    return ops.cast(x, dtype)
+
+
 def check_positive(name, number):
     """`number`, if it is a positive integer.
 

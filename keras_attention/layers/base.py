@@ -184,10 +184,8 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             value, key, masks.as_mask(value_mask, "value_mask"), None
         )
         if mask is None:
-            return self._project_key(keys), self._project_value(values)
-        # Zeroed before the projections: 0 * NaN is NaN in their gradients.
-        keys, values = (ops.where(mask[..., None], x, ops.zeros_like(x)) for x in (keys, values))
-        return self._project_key(keys), self._project_value(values), mask
+            return self._project(keys, values, None)
+        return *self._project(keys, values, mask[..., None, :]), mask
 
     def call(
         self,
@@ -205,7 +203,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         use_causal_mask=False,
         mask=None,
     ):
-        query = self._to_float(query, "query")
+        query = checks.check_float(query, "query", self.compute_dtype)
         query_mask = masks.as_mask(mask if query_mask is None else query_mask, "query_mask")
         value_mask = masks.as_mask(value_mask, "value_mask")
         key_mask = masks.as_mask(key_mask, "key_mask")
@@ -222,8 +220,8 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         else:
             keys, values, memory_mask = self._mask_memory(memory, value_mask, key_mask)
 
-        sizes = (ops.shape(steps)[-2], ops.shape(keys)[-2])
         attention_mask, bias = self._to_scores(attention_mask, attention_bias, query, steps, keys)
+        sizes = (ops.shape(steps)[-2], ops.shape(keys)[-2])
         scores_mask = masks.layer_mask(
             sizes,
             query_mask=row_mask,
@@ -234,19 +232,20 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             window=self._sliding_window,
             heads=self._num_heads is not None,
         )
-        grouped_mask = self._group_heads(scores_mask)
-        if scores_mask is not None:  # before the projections: 0 * NaN is NaN in their gradients
-            steps = hide(steps, scores_mask, -1)
-            hiding = scores_mask if memory is None else grouped_mask
-            keys, values = hide(keys, hiding, -2), hide(values, hiding, -2)
+        steps = steps if scores_mask is None else hide(steps, scores_mask, -1)
         if memory is None:
-            keys, values = self._project_key(keys), self._project_value(values)
+            keys, values = self._project(keys, values, scores_mask)
+        elif any(
+            x is not None
+            for x in (value_mask, key_mask, attention_mask, bias, self._sliding_window)
+        ):  # (what the memory's own mask hides, `precompute` has zeroed)
+            keys, values = (hide(x, self._group_heads(scores_mask), -2) for x in (keys, values))
         result = weighted_sum(
             self._project_query(steps),
             keys,
             values,
             self._score,
-            grouped_mask,
+            self._group_heads(scores_mask),
             self._group_heads(bias),
             masked_softmax,
             self._dropout if training else 0.0,
@@ -273,18 +272,10 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
     def get_config(self):
         return {**super().get_config(), "dropout": self._dropout, "seed": self.seed}
 
-    def _to_float(self, x, name):
-        x = ops.convert_to_tensor(x)
-        if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype)):
-            raise ValueError(
-                f"`{name}` must be floating. Received dtype "
-                f"{keras.backend.standardize_dtype(x.dtype)}. (Token ids need an embedding first.)"
-            )
-        return ops.cast(x, self.compute_dtype)
-
     def _value_and_key(self, value, key):
-        value = self._to_float(value, "value")
-        return value, value if key is None else self._to_float(key, "key")
+        value = checks.check_float(value, "value", self.compute_dtype)
+        key = value if key is None else checks.check_float(key, "key", self.compute_dtype)
+        return value, key
 
     def _check_inputs(self, query, value, key):
         """Raises unless ranks, features and batch sizes fit; None for what is not given."""
@@ -292,6 +283,14 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         shapes = {name: None if x is None else tuple(x.shape) for name, x in inputs.items()}
         self._check_ranks(*shapes.values())
         checks.check_sizes(shapes, self._features)
+
+    def _project(self, keys, values, mask):
+        """Projected keys and values; what the mask hides from all queries is zeroed before."""
+        same = keys is values
+        if mask is not None:
+            values = hide(values, mask, -2)
+            keys = values if same else hide(keys, mask, -2)
+        return self._project_key(keys), self._project_value(values)
 
     def _query_steps(self, query, mask):
         """The query as steps, its mask checked, and the mask of the steps."""
