@@ -8,6 +8,8 @@ DIST ?= dist
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 RUN := $(VENV)/bin/python
+# Whole files to the workers: those of one file share models and compiled functions.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 # What decides about the contents of an environment: change it and the next run installs again.
 PACKAGING := setup.py pyproject.toml keras_attention/__init__.py
 
@@ -23,10 +25,10 @@ demo: $(VENV)/.has-examples ## Train, export and use a pronunciation model on re
 	$(RUN) examples/pronounce.py --model $(DEMO)/saved_model attention alignment tensorflow
 
 test: $(VENV)/.has-test ## Run the tests and the examples in the docstrings
-	$(RUN) -m pytest
+	$(RUN) -m pytest $(PARALLEL)
 
 test-slow: $(VENV)/.has-test ## Run the tests that take more than a few seconds
-	$(RUN) -m pytest -m slow
+	$(RUN) -m pytest -m slow $(PARALLEL)
 
 lint: $(VENV)/.has-dev ## Check style and formatting
 	$(RUN) -m ruff check .

@@ -17,7 +17,7 @@ def read_version():
 
 
 EXAMPLES = ["matplotlib"]
-TEST = ["pytest", "hypothesis", "setuptools", *EXAMPLES]
+TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", *EXAMPLES]
 
 setup(
     name="keras-attention-layers",
