@@ -1,4 +1,4 @@
-# Needs make and Python 3.11 or newer; everything else is installed into $(VENV).
+# Needs make and Python 3.11, 3.12 or 3.13; everything else is installed into $(VENV).
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -51,8 +51,8 @@ $(VENV)/.has-%: $(PACKAGING) | $(VENV)/.created
 	@touch $@
 
 $(VENV)/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "Python 3.11 or newer is needed, and '$(PYTHON)' is not that." >&2; \
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
+		echo "Python 3.11, 3.12 or 3.13 is needed, and '$(PYTHON)' is not that." >&2; \
 		echo "Name another one like this: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@

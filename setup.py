@@ -30,7 +30,7 @@ setup(
     packages=find_packages(include=["keras_attention", "keras_attention.*"]),
     package_data={"keras_attention": ["py.typed"]},
     # The bounds are the versions that the tests ran on.
-    python_requires=">=3.11",
+    python_requires=">=3.11,<3.14",
     install_requires=["keras>=3.15,<3.16", "tensorflow>=2.21,<2.22", "numpy>=2"],
     extras_require={
         "examples": EXAMPLES,
@@ -44,6 +44,8 @@ setup(
         "Intended Audience :: Science/Research",
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     keywords="attention keras tensorflow bahdanau luong multi-head seq2seq",
