@@ -30,13 +30,13 @@ SMALL = Recipe(
     learning_rate=3e-3,
 )
 LARGE = Recipe(
-    epochs=5,
+    epochs=4,
     batch_size=64,
     embedding=64,
     units=256,
     dropout=0.1,
     label_smoothing=0.05,
-    learning_rate=2e-3,
+    learning_rate=3e-3,
 )
 SMOKE = Recipe(
     epochs=1,
@@ -48,7 +48,7 @@ SMOKE = Recipe(
     learning_rate=1e-2,
 )
 SMALL_WORDS = 10_000
-BUNDLED_WORDS = 30_000  # of CMUdict's training words: with LARGE they fit into ten minutes
+BUNDLED_WORDS = 60_000  # of CMUdict's training words: with LARGE they fit into ten minutes
 
 
 def recipe_for(training_words):
