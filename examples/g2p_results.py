@@ -88,7 +88,10 @@ def row(language, attention, runs):
 
 def report(runs, seeds):
     """Returns the text of docs/results.md."""
-    versions = next(iter(runs.values()))["versions"]
+    used = next(iter(runs.values()))["versions"]
+    versions = f"Python {platform.python_version()}, Keras {used['keras']}, "
+    versions += f"TensorFlow {used['tensorflow']}"
+    machine = f"{os.cpu_count()} CPU cores ({platform.machine()})"
     seed_list = ", ".join(map(str, seeds))
     rows = [
         row(language, attention, [runs[key(language, attention, seed)] for seed in seeds])
@@ -111,11 +114,10 @@ shared task on multilingual grapheme-to-phoneme conversion", table 2 (Korean: wh
   `ice_dev.tsv`, `ice_test.tsv` and so on. One run of it is
   `python examples/g2p.py --data DIR/ice_train.tsv --attention dot --seed 1`.
 - Settings: {SMALL}.
-- Versions: Python {platform.python_version()}, Keras {versions["keras"]}, TensorFlow
-  {versions["tensorflow"]}.
-- Machine: {os.cpu_count()} CPU cores ({platform.machine()}), no accelerator; other programs ran
-  at the same time, so the seconds (a run, mean) are upper bounds; they include testing and
-  exporting.
+- Versions: {versions}.
+- Machine: {machine}, no accelerator. The seconds are the mean of a run, testing and exporting
+  included, whatever else the machine was doing.
+- Each run by itself: `results.json` beside this file.
 """
 
 
@@ -128,7 +130,7 @@ def main(arguments=None):
     parser.add_argument(
         "--runs",
         type=Path,
-        default=ROOT / "build" / "g2p_results.json",
+        default=ROOT / "docs" / "results.json",
         help="JSON file of finished runs (default: %(default)s)",
     )
     parser.add_argument(
