@@ -15,7 +15,7 @@ from pathlib import Path
 
 import keras
 import tensorflow as tf
-from g2p_data import BUNDLED, DataError, Parts, Vocabulary, load_parts, take
+from g2p_data import BUNDLED, DataError, Parts, Vocabulary, companions, load_parts, take
 from g2p_export import export_saved_model
 from g2p_metrics import error_rates
 from g2p_model import Transcriber, build_model
@@ -52,8 +52,11 @@ def choose_recipe(options, training_words):
 
 def describe(options, parts, recipe):
     counts = ", ".join(f"{len(part):,} {name}" for name, part in parts._asdict().items())
-    print(f"Data: {options.data.name}, {counts} words. All pronunciations of a word are in one")
-    print("part; a word is right if any of its listed pronunciations is met.")
+    own_files = options.dev_data or any(companions(options.data))
+    split = "in files of their own" if own_files else "split by a hash of the word"
+    print(f"Data: {options.data.name}, {counts} words, {split}.")
+    print("All pronunciations of a word are in one part; a word is right if any of its listed")
+    print("pronunciations is met.")
     print(f"Attention: {options.attention}; {recipe}", flush=True)
 
 

@@ -58,25 +58,33 @@ def pronounce(model, words):
     return results
 
 
-def letter_label(letter):
-    """A label that every font has: jamo by the last word of their Unicode names."""
-    if "\u1100" <= letter <= "\u11ff":
-        return unicodedata.name(letter).split()[-1].lower()
-    return letter
+def letter_labels(letters):
+    """Labels that the font of the picture has: for jamo and the like the end of their names."""
+    from matplotlib import font_manager, ft2font
+
+    drawable = ft2font.FT2Font(font_manager.findfont("DejaVu Sans")).get_charmap()
+    return [
+        letter
+        if ord(letter) in drawable
+        else unicodedata.name(letter, "unknown").split()[-1].lower()
+        for letter in letters
+    ]
 
 
 def plot_alignment(result, path):
     """Writes a picture of the attention weights: letters from left to right, phones downwards."""
     from matplotlib.figure import Figure
 
-    labels = [letter_label(letter) for letter in result["letters"]]
+    labels = letter_labels(result["letters"])
+    named = labels != result["letters"]
     phones = [*result["pronunciation"].split(), "end"]
     figure = Figure(figsize=(2 + 0.4 * len(labels), 1.5 + 0.4 * len(phones)), layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(result["attention"], vmin=0, vmax=1, cmap="Blues", aspect="auto")
-    axes.set_xticks(range(len(labels)), labels, rotation=90 if max(map(len, labels)) > 1 else 0)
+    axes.set_xticks(range(len(labels)), labels, rotation=90 if named else 0)
     axes.set_yticks(range(len(phones)), phones)
-    axes.set(xlabel="letters", ylabel="phones", title=f"{result['word']}: attention weights")
+    axes.set(xlabel="letters", ylabel="phones")
+    axes.set_title("attention weights" if named else f"{result['word']}: attention weights")
     figure.colorbar(image, ax=axes)
     figure.savefig(path, format="png", dpi=150)
 

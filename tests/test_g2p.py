@@ -380,3 +380,17 @@ def test_pronounce_refuses_bad_input(capsys, arguments, message):
     assert pronounce.main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_pictures_have_labels_for_every_letter(tmp_path, recwarn):
+    letters = g2p_text.split_letters("å한日")
+    assert pronounce.letter_labels(letters) == ["å", "hieuh", "a", "nieun", "ideograph-65e5"]
+    result = {
+        "word": "å한日",
+        "letters": letters,
+        "pronunciation": "oː k͈",
+        "attention": np.full([3, 5], 0.2).tolist(),
+    }
+    pronounce.plot_alignment(result, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert not [warning for warning in recwarn if "missing from font" in str(warning.message)]
