@@ -10,6 +10,7 @@ import unicodedata
 from pathlib import Path
 
 OUTPUTS = {"pronunciation", "score", "letters"}
+PLOTTED_LETTERS = 100
 
 
 class UsageError(ValueError):
@@ -86,7 +87,12 @@ def plot_alignment(result, path):
     axes.set(xlabel="letters", ylabel="phones")
     axes.set_title("attention weights" if named else f"{result['word']}: attention weights")
     figure.colorbar(image, ax=axes)
-    figure.savefig(path, format="png", dpi=150)
+    unfinished = path.with_name(f".unfinished-{path.name}")
+    try:
+        figure.savefig(unfinished, format="png", dpi=150)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def parse(arguments):
@@ -109,10 +115,14 @@ def run(options):
     for place, word in enumerate(options.words, start=1):
         if not word.strip():
             raise UsageError(f"word {place}: expected letters, got {word!r}")
+        if any("\ud800" <= letter <= "\udfff" for letter in word):  # bytes that are no text
+            raise UsageError(f"word {place}: expected UTF-8 text, got {word!r}")
     results = pronounce(load(options.model), options.words)
     if options.plot:
         if results[0]["attention"] is None:
             raise UsageError("--plot: the model has no attention, there is no alignment to draw")
+        if len(results[0]["letters"]) > PLOTTED_LETTERS:
+            raise UsageError(f"--plot: expected a word of at most {PLOTTED_LETTERS} letters")
         try:
             plot_alignment(results[0], options.plot)
         except (OSError, ImportError) as error:

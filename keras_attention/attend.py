@@ -1,5 +1,7 @@
 """`attend`: score -> mask -> normalise -> weighted sum, the one place where the four meet."""
 
+from numbers import Real
+
 import keras
 from keras import ops
 
@@ -61,6 +63,12 @@ def attend(
     >>> context.shape, weights.shape
     (TensorShape([2, 3, 4]), TensorShape([2, 3, 5]))
     """
+    for name, piece in (("score", score), ("normalizer", normalizer)):
+        if not callable(piece):
+            raise ValueError(
+                f"`{name}` must be a function, e.g. `keras_attention.dot_score` or "
+                f"`keras_attention.masked_softmax`. Received: {piece!r}."
+            )
     query, key, value = as_float(query), as_float(key), as_float(value)
     scores_shape = _check_inputs(query, key, value, dropout)
     mask, bias = _align(mask, bias, scores_shape)
@@ -132,8 +140,8 @@ def _check_inputs(query, key, value, dropout):
             "`key` and `value` must have the same number of steps S (axis -2). Received key "
             f"shape {tuple(key.shape)}, value shape {tuple(value.shape)}."
         )
-    if not 0 <= dropout < 1:
-        raise ValueError(f"`dropout` must lie in [0, 1). Received: {dropout}.")
+    if not isinstance(dropout, Real) or not 0 <= dropout < 1:
+        raise ValueError(f"`dropout` must lie in [0, 1). Received: {dropout!r}.")
     for name, x in (("key", key), ("value", value)):
         check_broadcast(name, x.shape[:-2], query.shape[:-2], mutual=True)
     batch = tuple(k if q == 1 else q for q, k in zip(query.shape[:-2], key.shape[:-2], strict=True))

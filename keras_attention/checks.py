@@ -83,6 +83,36 @@ def fit_to_scores(name, values, shape, key_size):
     return ops.reshape(values, (*ops.shape(values)[:-1], key_size))
 
 
+def fit_batch(x, queries):
+    """Keys or values, if they have the batch size of the queries: where it is not known before
+    the graph runs, it is checked then. They must not broadcast.
+
+    Args:
+        x: `[B, ...]`.
+        queries: `[B, ..., T, D]`.
+
+    Returns:
+        `x`.
+    """
+    if None not in (x.shape[0], queries.shape[0]):
+        return x
+    return ops.reshape(x, (ops.shape(queries)[0], *ops.shape(x)[1:]))
+
+
+def fit_like(x, like):
+    """`x`, if it has the shape of `like`: where that is not known before the graph runs, it is
+    checked then. No mask must have stretched it.
+
+    Args:
+        x: `[B, ..., T, D]`.
+        like: a tensor of the shape that is wanted.
+
+    Returns:
+        `x`.
+    """
+    return x if None not in like.shape[:-1] else ops.reshape(x, ops.shape(like))
+
+
 def check_scores_rank(name, values, query_shape, heads=False):
     """Raises unless a layer's mask or bias has as many axes as its scores, or as the query.
 
@@ -209,6 +239,17 @@ def check_float(x, name, dtype):
             f"{keras.backend.standardize_dtype(x.dtype)}. (Token ids need an embedding first.)"
         )
     return ops.cast(x, dtype)
+
+
+def check_integers(name, x):
+    """Raises unless the dtype of the tensor `x`, of any shape `[...]`, is an integer type.
+
+    Raises:
+        ValueError: if it is floating or boolean.
+    """
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if not dtype.startswith(("int", "uint")):
+        raise ValueError(f"`{name}` must be integers. Received dtype {dtype}.")
 
 
 def check_positive(name, number):

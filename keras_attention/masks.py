@@ -12,7 +12,7 @@ Every mask of the package is made and merged here. The conventions, for all func
 import keras
 from keras import ops
 
-from keras_attention.checks import check_broadcast, check_positive
+from keras_attention.checks import check_broadcast, check_integers, check_positive
 
 
 def as_mask(mask, name="mask"):
@@ -65,6 +65,7 @@ def padding_mask(lengths, size=None):
     lengths = ops.convert_to_tensor(lengths)
     if len(lengths.shape) != 1:
         raise ValueError(f"`lengths` must have shape [B]. Received shape {tuple(lengths.shape)}.")
+    check_integers("lengths", lengths)
     lengths = ops.cast(lengths, "int32")  # small integers could not count to `size`
     size = ops.max(lengths, initial=0) if size is None else size
     return ops.less(ops.arange(size, dtype="int32"), lengths[:, None])[:, None, :]
@@ -144,6 +145,7 @@ def segment_mask(query_segments, key_segments=None):
     query_segments = ops.convert_to_tensor(query_segments)
     key_segments = query_segments if key_segments is None else ops.convert_to_tensor(key_segments)
     for name, segments in (("query_segments", query_segments), ("key_segments", key_segments)):
+        check_integers(name, segments)
         if len(segments.shape) != 2:
             raise ValueError(
                 f"`{name}` must have rank 2 ([B, T] or [B, S]). "
@@ -178,6 +180,9 @@ def combine_masks(*masks):
     masks = [as_mask(mask) for mask in masks if mask is not None]
     if not masks:
         return None
+    if any(len(mask.shape) < 2 for mask in masks):
+        shapes = ", ".join(str(tuple(mask.shape)) for mask in masks)
+        raise ValueError(f"Each mask must have axes [T, S] at least. Received shapes {shapes}.")
     rank = max(len(mask.shape) for mask in masks)
     combined = align_to_rank(masks[0], rank)
     for mask in masks[1:]:

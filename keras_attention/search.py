@@ -1,10 +1,12 @@
 """Search for an output sequence over a step function; runs in the graph."""
 
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
+from keras_attention.checks import check_positive
 from keras_attention.loops import loop_steps
 
 
@@ -65,8 +67,10 @@ def greedy_search(step, state, start_tokens, end_token, max_length, pad_token=0)
             "`start_tokens` must be integers of shape [B]. Received dtype "
             f"{keras.backend.standardize_dtype(start_tokens.dtype)}, shape {start_tokens.shape}."
         )
-    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
-        raise ValueError(f"`max_length` must be a positive integer. Received: {max_length!r}.")
+    max_length = check_positive("max_length", max_length)
+    for name, token in (("end_token", end_token), ("pad_token", pad_token)):
+        if isinstance(token, bool) or not isinstance(token, Integral):
+            raise ValueError(f"`{name}` must be an integer, a token id. Received: {token!r}.")
 
     def search_step(_, carry):
         tokens, lengths, scores, ended, state = carry
@@ -75,11 +79,10 @@ def greedy_search(step, state, start_tokens, end_token, max_length, pad_token=0)
         chosen = ops.cast(chosen[:, 0], "int32")
         log_probability = best[:, 0] - ops.logsumexp(logits, axis=-1)
         scores = scores + ops.where(ended, ops.zeros_like(scores), log_probability)
-        chosen = ops.where(ended, ops.full_like(chosen, pad_token), chosen)
         outputs = [chosen]
         if weights is not None:
             outputs.append(ops.where(ended[:, None], ops.zeros_like(weights), weights))
-        ended = ops.logical_or(ended, ops.equal(chosen, end_token))
+        ended = ops.logical_or(ended, ops.equal(chosen, end_token))  # from now on
         lengths = lengths + ops.cast(ops.logical_not(ended), "int32")
         return outputs, (chosen, lengths, scores, ended, state)
 
@@ -88,7 +91,10 @@ def greedy_search(step, state, start_tokens, end_token, max_length, pad_token=0)
     carry = (tokens, zeros, ops.cast(zeros, "float32"), ops.zeros_like(tokens, "bool"), state)
     outputs, carry = loop_steps(search_step, carry, max_length, stop=lambda c: ops.all(c[3]))
     ids, weights = (*outputs, None)[:2]
-    return SearchResult(ids, carry[1], carry[2], weights)
+    lengths = carry[1]
+    behind_end = ops.arange(max_length, dtype="int32") > lengths[:, None]
+    ids = ops.where(behind_end, ops.full_like(ids, pad_token), ids)
+    return SearchResult(ids, lengths, carry[2], weights)
 
 
 def _run_step(step, tokens, state):
@@ -100,5 +106,11 @@ def _run_step(step, tokens, state):
             f"{type(result).__name__}{f' of {len(result)}' if isinstance(result, tuple) else ''}."
         )
     logits, *weights, new_state = result
+    batch, known = tokens.shape[0], logits.shape[0]
+    if len(logits.shape) != 2 or (None not in (batch, known) and batch != known):
+        raise ValueError(
+            f"`step` must return logits of shape [B, V], B = {batch}. "
+            f"Received shape {tuple(logits.shape)}."
+        )
     new_state = keras.tree.pack_sequence_as(state, keras.tree.flatten(new_state))
     return ops.cast(logits, "float32"), weights[0] if weights else None, new_state

@@ -205,6 +205,22 @@ def test_pad_token(pad_token, rng):
     check(greedy_search(step, state, starts, END, L, pad_token=pad_token), expected)
 
 
+def test_pad_token_behind_the_step_at_which_all_have_ended():
+    """The loop stops early; what no step wrote is padding too."""
+
+    def step(tokens, state):
+        return 10.0 * ops.one_hot(tokens + 1, 4), state
+
+    result = greedy_search(step, [], [0, 1], end_token=3, max_length=6, pad_token=9)
+    np.testing.assert_array_equal(result.ids, [[1, 2, 3, 9, 9, 9], [2, 3, 9, 9, 9, 9]])
+
+
+@pytest.mark.parametrize("logits", [(1, 4), (2, 1, 4), (4,)])
+def test_logits_of_a_wrong_shape(logits):
+    with pytest.raises(ValueError, match="logits"):
+        greedy_search(lambda tokens, state: (ops.zeros(logits), state), [], [0, 1], 3, 6)
+
+
 # Scores
 
 

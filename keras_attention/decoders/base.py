@@ -49,6 +49,8 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         self.cell = cells.as_cell(cell)
         self.attention = attention
 
+    _features = None  # sizes of inputs and memory that the weights fit
+
     # What a subclass says.
 
     def _cell_input_size(self, inputs_size, context_size):
@@ -91,6 +93,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         inputs_mask=None,
         training=None,
     ):
+        inputs = checks.check_float(inputs, "inputs", self.compute_dtype)
         self._check_inputs(inputs=inputs, memory=memory)
         mask = masks.as_mask(inputs_mask if mask is None else mask, "mask")
         mask = checks.fit_mask("mask", mask, inputs.shape[:2], ops.shape(inputs)[:2])
@@ -99,7 +102,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         state = self.get_initial_state(ops.shape(inputs)[0])
         if initial_state is not None:
             state = cells.pack_state(state, initial_state)
-        memory = self.precompute(memory, memory_mask)
+        memory = self.precompute(checks.fit_batch(memory, inputs), memory_mask)
         outputs, weights, state = self._decode(inputs, state, memory, mask, training)
         results = [outputs]
         if return_attention_scores:
@@ -118,7 +121,9 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         Returns:
             A tuple of tensors, as `attention.precompute` gives.
         """
-        memory = ops.convert_to_tensor(memory)
+        if memory_mask is None:
+            memory_mask = getattr(memory, "_keras_mask", None)
+        memory = checks.check_float(memory, "memory", self.compute_dtype)
         self._check_inputs(memory=memory)
         if memory_mask is not None:
             memory_mask = checks.fit_mask(
@@ -143,7 +148,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         """
         if not isinstance(memory, (tuple, list)):
             memory = self.precompute(memory)
-        inputs = ops.cast(ops.convert_to_tensor(inputs), self.compute_dtype)
+        inputs = checks.check_float(inputs, "inputs", self.compute_dtype)
         self._check_inputs(inputs=inputs[:, None] if len(inputs.shape) == 2 else inputs[None])
         state = cells.pack_state(self.get_initial_state(ops.shape(inputs)[0]), state, "state")
         output, weights, state = self._step(inputs, state, memory)
@@ -151,6 +156,11 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
 
     def _check_inputs(self, **inputs):
         """Raises unless `inputs` and `memory` are sequences that the layer was built for."""
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} must be built first: call it once, or call its "
+                "`build(inputs_shape, memory_shape)`."
+            )
         shapes = {name: tuple(x.shape) for name, x in inputs.items()}
         checks.check_sequences(shapes)
         checks.check_sizes(shapes, self._features)

@@ -87,18 +87,21 @@ def pack_state(like, state, name="initial_state"):
     Raises:
         ValueError: if their number or a size differs.
     """
-    wanted, given = _flat(like), _flat(state)
-    sizes = [tuple(x.shape[1:]) for x in wanted]
-    received = [tuple(x.shape[1:]) for x in given]
-    if len(wanted) != len(given) or any(
-        None not in r and w != r for w, r in zip(sizes, received, strict=True)
-    ):
+    wanted, given = _flat(like), [ops.convert_to_tensor(x) for x in _flat(state)]
+    shapes, received = [tuple(x.shape) for x in wanted], [tuple(x.shape) for x in given]
+    if len(wanted) != len(given) or not all(map(_fits, shapes, received)):
         raise ValueError(
-            f"`{name}` does not fit the cell: expected {len(wanted)} tensors [B, ...] of sizes "
-            f"{sizes}. Received {len(given)} of sizes {received}."
+            f"`{name}` does not fit: expected {len(wanted)} tensors [B, size] of shapes {shapes}. "
+            f"Received {len(given)} of shapes {received}."
         )
     cast = [ops.cast(g, w.dtype) for g, w in zip(given, wanted, strict=True)]
     return keras.tree.pack_sequence_as(like, cast)
+
+
+def _fits(wanted, received):
+    return len(wanted) == len(received) and all(
+        w is None or r is None or w == r for w, r in zip(wanted, received, strict=True)
+    )
 
 
 def run_cell(cell, inputs, state):

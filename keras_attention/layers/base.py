@@ -172,10 +172,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
                 "or call its `build(query_shape, value_shape)`."
             )
         if any(isinstance(x, keras.KerasTensor) for x in (value, key, value_mask)):
-            raise ValueError(
-                "`precompute` takes tensors, not the symbolic tensors of a Functional model. "
-                "There, call the layer on `value` itself."
-            )
+            raise ValueError("`precompute` takes no symbolic tensors: call the layer on `value`.")
         if value_mask is None:
             value_mask = getattr(value, "_keras_mask", None)
         value, key = self._value_and_key(value, key)
@@ -219,6 +216,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             keys, values, memory_mask = self._memory_steps(value, key, value_mask, key_mask)
         else:
             keys, values, memory_mask = self._mask_memory(memory, value_mask, key_mask)
+            checks.check_sizes({"query": query.shape[:1], "memory": values.shape[:1]})
 
         attention_mask, bias = self._to_scores(attention_mask, attention_bias, query, steps, keys)
         sizes = (ops.shape(steps)[-2], ops.shape(keys)[-2])
@@ -232,16 +230,19 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             window=self._sliding_window,
             heads=self._num_heads is not None,
         )
-        steps = steps if scores_mask is None else hide(steps, scores_mask, -1)
+        hidden = steps if scores_mask is None else hide(steps, scores_mask, -1)
+        steps = checks.fit_like(hidden, steps) if memory is None else hidden
         if memory is None:
             keys, values = self._project(keys, values, scores_mask)
-        elif any(
-            x is not None
-            for x in (value_mask, key_mask, attention_mask, bias, self._sliding_window)
-        ):  # (what the memory's own mask hides, `precompute` has zeroed)
-            keys, values = (hide(x, self._group_heads(scores_mask), -2) for x in (keys, values))
+        else:  # what the memory's own mask hides, `precompute` has zeroed
+            others = (query_mask, value_mask, key_mask, attention_mask, bias, self._sliding_window)
+            if use_causal_mask or any(x is not None for x in others):
+                keys, values = (hide(x, self._group_heads(scores_mask), -2) for x in (keys, values))
+        queries = self._project_query(steps)
+        if memory is None:
+            keys, values = (checks.fit_batch(x, queries) for x in (keys, values))
         result = weighted_sum(
-            self._project_query(steps),
+            queries,
             keys,
             values,
             self._score,

@@ -38,7 +38,8 @@ def attention_scores_model(model):
         called more than once has an entry for each call: "name", "name_1", ...
 
     Raises:
-        ValueError: if there is no such layer in the model.
+        ValueError: if the model is not Functional, has no such layer, or has one inside of a
+            nested model or a wrapper.
 
     Example:
 
@@ -51,6 +52,16 @@ def attention_scores_model(model):
     >>> scores["cross"].shape
     TensorShape([2, 3, 5])
     """
+    if isinstance(model, keras.Sequential) or not hasattr(model, "operations"):
+        raise ValueError(f"`model` must be a Functional model. Received: {model!r}.")
+    for layer in model.layers:
+        inner = [getattr(layer, "layer", None), *getattr(layer, "layers", ())]
+        hidden = [x.name for x in inner if isinstance(x, VaryingOutputs)]
+        if hidden and not isinstance(layer, VaryingOutputs):
+            raise ValueError(
+                f"{', '.join(hidden)}: inside of layer {layer.name!r}, where its weights can not "
+                "be reached. Take the inner model itself, or build with attention at the top."
+            )
     scores, calls = {}, collections.Counter()
 
     def call(layer, *args, **kwargs):
