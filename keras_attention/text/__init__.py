@@ -1,0 +1,18 @@
+"""Text -> ids -> text, inside the graph.
+
+    files          lists of lines and of pairs from text files
+    inputs         texts as they come -> string tensors
+    normalization  Unicode normal forms of string tensors
+    tables         look-up by core operations
+    tokenizer      what all tokenizers share: reserved ids, padding, decoding
+    vocabulary     tokenizers that count tokens in training texts
+    characters, words, utf8, subwords   the four tokenizers
+
+TensorFlow is imported only when a tokenizer is used.
+"""
+
+from keras_attention.text.characters import CharacterTokenizer
+from keras_attention.text.tokenizer import END, PAD, START, UNKNOWN
+from keras_attention.text.words import WordTokenizer
+
+__all__ = ["CharacterTokenizer", "WordTokenizer", "PAD", "START", "END", "UNKNOWN"]
