@@ -43,7 +43,8 @@ def loop_steps(step, state, length, stop):
     """Runs `step` up to `length` times, at least once, until `stop` says so; not differentiable.
 
     Args:
-        step: function `(index, state) -> (outputs_t, state)`; outputs a list of tensors `[B, ...]`.
+        step: function `(index, state) -> (outputs_t, state)`; outputs a list of tensors `[B, ...]`,
+            which may be empty.
         state: structure of tensors `[B, ...]`, which keep their shapes and dtypes.
         length: the bound, an integer of at least 1.
         stop: function `state -> boolean scalar`, asked before each step but the first.
@@ -79,13 +80,14 @@ def loop_steps(step, state, length, stop):
     return buffers, state
 
 
-def _tensorflow_loop(step, state, length, outputs, first=(), stop=None):
+def _tensorflow_loop(step, state, length, outputs, first=None, stop=None):
     """`tf.while_loop` from step 0, or, where `first` holds the outputs of step 0, from step 1."""
     import tensorflow as tf
 
-    outputs = outputs or [(x.shape, x.dtype) for x in first]
+    begun = first is not None
+    outputs = [(x.shape, x.dtype) for x in first] if begun else outputs
     arrays = [tf.TensorArray(dtype, size=length, element_shape=shape) for shape, dtype in outputs]
-    if first:
+    if begun:
         arrays = [array.write(0, x) for array, x in zip(arrays, first, strict=True)]
 
     def condition(i, state, _):
@@ -96,7 +98,7 @@ def _tensorflow_loop(step, state, length, outputs, first=(), stop=None):
         arrays = [array.write(i, x) for array, x in zip(arrays, outputs_t, strict=True)]
         return i + 1, state, arrays
 
-    start = tf.constant(1 if first else 0)
+    start = tf.constant(1 if begun else 0)
     _, state, arrays = tf.while_loop(
         condition, body, (start, state, arrays), maximum_iterations=length
     )

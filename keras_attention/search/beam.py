@@ -1,0 +1,256 @@
+"""Beam search."""
+
+import math
+
+from keras import ops
+
+from keras_attention.checks import check_positive
+from keras_attention.loops import loop_steps
+from keras_attention.search.constraints import Constraints
+from keras_attention.search.hypotheses import Hypotheses, best, impossible, select, select_entries
+from keras_attention.search.ranking import coverage_penalty as penalty_of_coverage
+from keras_attention.search.ranking import length_penalties
+from keras_attention.search.result import BeamResult
+from keras_attention.search.step import (
+    Step,
+    as_batch,
+    as_start_tokens,
+    check_token,
+    check_weight,
+    log_probabilities,
+    repeat_rows,
+    take_rows,
+)
+
+
+def beam_search(
+    step,
+    state,
+    start_tokens,
+    end_token,
+    max_length,
+    beam_width=4,
+    memory=None,
+    length_penalty=0.0,
+    coverage_penalty=0.0,
+    min_length=0,
+    num_results=1,
+    forbidden_tokens=(),
+    no_repeat_ngram=0,
+    pad_token=0,
+    memory_mask=None,
+):
+    """Follows the K most probable sequences at once and returns the N best that it finds.
+
+        score(Y) = sum_t log p(y_t | y_<t, X)
+        ranking(Y) = score(Y) / lp(Y) + cp(X; Y)
+        lp(Y) = (5 + |Y|)^alpha / (5 + 1)^alpha
+        cp(X; Y) = beta sum_s log(min(sum_t a_ts, 1))
+
+    [Wu et al., 2016](https://arxiv.org/abs/1609.08144), equation 14; |Y| is the number of tokens
+    in the sum, the end token included.
+
+    At each step all continuations of the K live hypotheses compete by score. Those among the K
+    best that end are finished: they take no further part, and the N best of them by ranking are
+    kept. The K best that do not end live on. At `max_length` the live ones compete with the
+    finished ones by ranking. The loop stops before that when in no row a live hypothesis can
+    still get among the N: log-probabilities and cp are at most 0, so that its ranking will be at
+    most score / lp(L). The result is the same as without stopping.
+
+    With K = 1 and no penalty this is `greedy_search`.
+
+    Args:
+        step: function `(tokens [B K], state) -> (logits [B K, V], state)` or `-> (logits, weights
+            [B K, S], state)`; with `memory` it is called as `step(tokens, state, memory)`.
+        state: structure of tensors with the batch B first, or scalars; the step keeps its
+            structure, shapes and dtypes. It is repeated for the K beams here.
+        start_tokens: `[B]` integers, the tokens put into the first step.
+        end_token: the id that ends a sequence; None if none does.
+        max_length: L, the largest number of steps, an integer of at least 1.
+        beam_width: K; it may be larger than the vocabulary.
+        memory: structure of tensors with the batch B first, which the step reads and does not
+            change. It is repeated for the beams here.
+        length_penalty: alpha, at least 0.
+        coverage_penalty: beta, at least 0; needs a step that returns weights.
+        min_length: the end token may not come before so many tokens, unless nothing else is
+            possible.
+        num_results: N, from 1 to K.
+        forbidden_tokens: ids that never appear.
+        no_repeat_ngram: n, no n tokens in a row of a hypothesis occur twice; 0 for no such rule.
+        pad_token: the id behind the end token.
+        memory_mask: `[B, S]`, True = real: the positions that the coverage penalty is about;
+            None for all.
+
+    Returns:
+        A `BeamResult`. A hypothesis for which no token is possible (all are forbidden, or have a
+        logit of -inf, or a logit is NaN) drops out. Where fewer than N are found, the rest have
+        score and ranking -inf, length 0 and padding only.
+
+    Raises:
+        ValueError: if an argument has a wrong type or value, the step returns something else, or
+            its logits have another shape.
+
+    Example: the likeliest first token, 1, is not the beginning of the likeliest sequence
+
+    >>> import numpy as np
+    >>> import keras
+    >>> following = np.log([[0.0001, 0.5, 0.4, 0.0999],
+    ...                     [0.0001, 0.3, 0.3, 0.3999],
+    ...                     [0.0001, 0.0499, 0.05, 0.9],
+    ...                     [0.25, 0.25, 0.25, 0.25]])
+    >>> result = beam_search(
+    ...     lambda tokens, state: (keras.ops.take(following, tokens, axis=0), state),
+    ...     state=[], start_tokens=[0], end_token=3, max_length=4, beam_width=2, num_results=2)
+    >>> result.ids.numpy()
+    array([[[2, 3, 0, 0],
+            [1, 3, 0, 0]]], dtype=int32)
+    >>> np.exp(result.scores.numpy()).round(2)
+    array([[0.36, 0.2 ]], dtype=float32)
+    """
+    constraints = Constraints(end_token, max_length, min_length, forbidden_tokens, no_repeat_ngram)
+    K = check_positive("beam_width", beam_width)
+    N = check_positive("num_results", num_results)
+    if N > K:
+        raise ValueError(f"`num_results` must be at most `beam_width`, {K}. Received: {N}.")
+    tokens = as_start_tokens(start_tokens)
+    beams = _Beams(
+        constraints,
+        width=K,
+        results=N,
+        alpha=check_weight("length_penalty", length_penalty),
+        beta=check_weight("coverage_penalty", coverage_penalty),
+        memory_mask=repeat_rows(as_batch("memory_mask", memory_mask, tokens), K),
+        pad_token=check_token("pad_token", pad_token),
+    )
+    memory = repeat_rows(as_batch("memory", memory, tokens), K)
+    state = repeat_rows(as_batch("state", state, tokens), K)
+    return beams.search(Step(step, memory), tokens, state)
+
+
+class _Beams:
+    """K live and N finished hypotheses a row, and how a step changes them."""
+
+    def __init__(self, constraints, width, results, alpha, beta, memory_mask, pad_token):
+        self.constraints, self.end_token = constraints, constraints.end_token
+        self.width, self.results, self.length = width, results, constraints.max_length
+        self.lp = length_penalties(self.length, alpha)
+        self.beta, self.memory_mask, self.pad_token = beta, memory_mask, pad_token
+        self.places = ops.arange(self.length, dtype="int32")
+
+    def search(self, step, tokens, state):
+        """The whole search; tokens `[B]`, the rest repeated: `[B K, ...]`."""
+        K, L = self.width, self.length
+        live = impossible(tokens, K, L, self.pad_token)
+        # One beam to begin with: K equal ones would stay equal.
+        is_first = ops.equal(ops.arange(K), 0)[None]
+        live = live._replace(scores=ops.where(is_first, 0.0, live.scores))
+        finished = impossible(tokens, self.results, L, self.pad_token)
+        coverage = ops.zeros(())  # `[B K, S]` as soon as the first step has told S
+        carry = (repeat_rows(tokens, K), live, finished, state, coverage)
+        outputs, carry = loop_steps(
+            lambda index, carry: self._step(step, index, carry), carry, L, self._done
+        )
+        _, live, finished, _, _ = carry
+        found = best(self.results, finished, live)
+        is_real = ops.greater(found.scores, -math.inf)
+        lengths = ops.where(is_real, found.lengths, ops.zeros_like(found.lengths))
+        ids = ops.where(is_real[..., None], found.ids, self.pad_token)
+        weights = self._weights(outputs[0], found, is_real) if outputs else None
+        return BeamResult(ids, lengths, found.scores, found.ranking, weights)
+
+    def _step(self, step, index, carry):
+        tokens, live, finished, state, coverage = carry
+        logits, weights, state = step(tokens, state)
+        penalties = None
+        if self.beta:
+            coverage = coverage + _needed_weights(weights)
+            penalties = penalty_of_coverage(coverage, self.beta, self.memory_mask)
+        allowed = self.constraints.allowed(logits, _flat(live.ids), index)
+        gains = log_probabilities(logits, allowed)
+        tokens, rows, candidates = self._continuations(live, gains, penalties, index)
+        if self.end_token is None:
+            kept, live = rows, candidates
+        else:
+            ends = ops.equal(tokens, self.end_token)
+            finished = self._finish(finished, candidates, ends)
+            live, choice = self._live_on(candidates, ends)
+            tokens, kept = select_entries(tokens, choice), select_entries(rows, choice)
+        kept = _flat(kept)
+        state = take_rows(state, kept)
+        coverage = ops.take(coverage, kept, axis=0) if self.beta else coverage
+        outputs = [] if weights is None else [weights]
+        return outputs, (_flat(tokens), live, finished, state, coverage)
+
+    def _continuations(self, live, gains, penalties, index):
+        """The best hypotheses of one more token: the tokens, the rows they come from, and they.
+
+        2 K of them, so that there are K that do not end: each beam ends in one way only.
+        """
+        K, size = self.width, gains.shape[-1]
+        if size is None:
+            raise ValueError("`step` must return logits whose last axis, V, is known.")
+        count = K if self.end_token is None else min(2 * K, K * size)
+        totals = ops.reshape(_flat(live.scores)[:, None] + gains, (-1, K * size))
+        scores, choice = ops.top_k(totals, count)
+        choice = ops.cast(choice, "int32")
+        beams, tokens = choice // size, choice % size
+        # Rounding must not make a continuation better than what it continues.
+        scores = ops.minimum(scores, select_entries(live.scores, beams))
+        rows = beams + K * ops.arange(ops.shape(beams)[0], dtype="int32")[:, None]
+        ranking = scores / ops.take(self.lp, index + 1)
+        if penalties is not None:
+            ranking = ranking + ops.take(penalties, rows)
+        here = ops.equal(self.places, index)
+        parents = select(live, beams)
+        candidates = Hypotheses(
+            ids=ops.where(here, tokens[..., None], parents.ids),
+            beams=ops.where(here, beams[..., None], parents.beams),
+            lengths=ops.zeros_like(tokens) + index + 1,
+            scores=scores,
+            ranking=ranking,
+        )
+        return tokens, rows, candidates
+
+    def _finish(self, finished, candidates, ends):
+        """The N best of the finished ones and of those that end now, among the K best."""
+        ranking = ops.where(ends, candidates.ranking, -math.inf)
+        candidates = candidates._replace(ranking=ranking, lengths=candidates.lengths - 1)
+        return best(self.results, finished, Hypotheses(*(x[:, : self.width] for x in candidates)))
+
+    def _live_on(self, candidates, ends):
+        """The K best of those that do not end, and which of the candidates they are."""
+        scores, choice = ops.top_k(ops.where(ends, -math.inf, candidates.scores), self.width)
+        choice = ops.cast(choice, "int32")
+        ranking = ops.where(ends, -math.inf, candidates.ranking)
+        return select(candidates._replace(ranking=ranking), choice)._replace(scores=scores), choice
+
+    def _done(self, carry):
+        """Whether in no row a live hypothesis can get among the N."""
+        _, live, finished, _, _ = carry
+        bound = ops.max(live.scores, axis=1) / self.lp[self.length]
+        return ops.all(ops.greater_equal(finished.ranking[:, -1], bound))
+
+    def _weights(self, weights, found, is_real):
+        """`[B, N, L, S]` out of those of all beams, `[B K, L, S]`."""
+        K, L = self.width, self.length
+        first = K * ops.arange(ops.shape(found.ids)[0], dtype="int32")
+        rows = first[:, None, None] + found.beams
+        flat = ops.reshape(weights, (ops.shape(weights)[0] * L, ops.shape(weights)[-1]))
+        weights = ops.take(flat, rows * L + self.places, axis=0)
+        made = ops.less_equal(self.places, found.lengths[..., None])
+        made = ops.logical_and(made, is_real[..., None])[..., None]
+        return ops.where(made, weights, ops.zeros_like(weights))
+
+
+def _needed_weights(weights):
+    if weights is None:
+        raise ValueError(
+            "`coverage_penalty` needs a step that returns (logits, weights, state). Received "
+            "no weights."
+        )
+    return ops.cast(weights, "float32")
+
+
+def _flat(x):
+    """`[B, M, ...]` to `[B M, ...]`."""
+    return ops.reshape(x, (-1, *x.shape[2:]))
