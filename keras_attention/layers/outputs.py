@@ -52,16 +52,69 @@ def attention_scores_model(model):
     >>> scores["cross"].shape
     TensorShape([2, 3, 5])
     """
+    _, scores = _run_with_scores(model)
+    hidden = _hidden_layers(model)
+    if hidden:
+        raise ValueError(_out_of_reach(hidden))
+    if not scores:
+        raise ValueError(
+            f"Model {model.name!r} has no attention layer or decoder of keras_attention. "
+            f"Its layers: {', '.join(layer.name for layer in model.layers)}."
+        )
+    return keras.Model(model.input, scores)
+
+
+def attention_model(model, layer_name):
+    """A trained Functional model that returns the attention weights of one layer as well.
+
+    It shares all layers with `model`: nothing is trained again, and it follows further training.
+
+    Args:
+        model: a Functional model with attention layers or decoders of this package.
+        layer_name: name of one of them; for a further call of the same layer "name_1", ...
+
+    Returns:
+        A model with the same inputs that returns `(outputs, weights)`: the outputs of `model` and
+        the weights, `[B, T, S]`, with heads `[B, N, T, S]`. If the outputs are a dictionary, it
+        returns that dictionary with the weights as a further entry, under `layer_name`.
+
+    Raises:
+        ValueError: if the model is not Functional, or no layer with attention weights has that
+            name; the error lists those that have.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_attention import LuongAttention
+    >>> query, memory = keras.Input((3, 4)), keras.Input((5, 4))
+    >>> context = LuongAttention("dot", name="cross")(query, memory)
+    >>> model = keras.Model([query, memory], keras.layers.Dense(1)(context))
+    >>> inputs = [np.ones((2, 3, 4)), np.ones((2, 5, 4))]
+    >>> outputs, weights = attention_model(model, "cross")(inputs)
+    >>> outputs.shape, weights.shape
+    (TensorShape([2, 3, 1]), TensorShape([2, 3, 5]))
+    """
+    outputs, scores = _run_with_scores(model)
+    if layer_name not in scores:
+        hidden = _hidden_layers(model)
+        raise ValueError(
+            f"`layer_name` must name a layer with attention weights: "
+            f"{', '.join(map(repr, scores)) or 'this model has none'}. Received: {layer_name!r}."
+            + (f" {_out_of_reach(hidden)}" if hidden else "")
+        )
+    weights = scores[layer_name]
+    if not isinstance(outputs, dict):
+        return keras.Model(model.input, (outputs, weights))
+    if layer_name in outputs:
+        raise ValueError(f"`layer_name`: the model has an output of that name, {layer_name!r}.")
+    return keras.Model(model.input, {**outputs, layer_name: weights})
+
+
+def _run_with_scores(model):
+    """Outputs of a second run through the graph of a Functional model, and the weights of each
+    call of an attention layer by name, as symbolic tensors."""
     if isinstance(model, keras.Sequential) or not hasattr(model, "operations"):
         raise ValueError(f"`model` must be a Functional model. Received: {model!r}.")
-    for layer in model.layers:
-        inner = [getattr(layer, "layer", None), *getattr(layer, "layers", ())]
-        hidden = [x.name for x in inner if isinstance(x, VaryingOutputs)]
-        if hidden and not isinstance(layer, VaryingOutputs):
-            raise ValueError(
-                f"{', '.join(hidden)}: inside of layer {layer.name!r}, where its weights can not "
-                "be reached. Take the inner model itself, or build with attention at the top."
-            )
     scores, calls = {}, collections.Counter()
 
     def call(layer, *args, **kwargs):
@@ -76,10 +129,30 @@ def attention_scores_model(model):
         kept = (results[0], *results[2:])
         return kept[0] if len(kept) == 1 else kept
 
-    copy = keras.models.clone_model(model, clone_function=lambda layer: layer, call_function=call)
-    if not scores:
-        raise ValueError(
-            f"Model {model.name!r} has no attention layer or decoder of keras_attention. "
-            f"Its layers: {', '.join(layer.name for layer in model.layers)}."
-        )
-    return keras.Model(copy.inputs, scores)
+    # Of a subclass of `keras.Model`, and of what it was compiled with, only the graph is wanted.
+    graph = keras.Model(model.input, model.output)
+    copy = keras.models.clone_model(
+        graph, input_tensors=model.input, clone_function=lambda layer: layer, call_function=call
+    )
+    return copy.output, scores
+
+
+def _hidden_layers(model):
+    """Names of attention layers inside of nested models and wrappers, by the outer layer."""
+    hidden = {}
+    for layer in model.layers:
+        if isinstance(layer, VaryingOutputs):
+            continue
+        inner = [getattr(layer, "layer", None), *getattr(layer, "layers", ())]
+        names = [x.name for x in inner if isinstance(x, VaryingOutputs)]
+        if names:
+            hidden[layer.name] = names
+    return hidden
+
+
+def _out_of_reach(hidden):
+    places = [f"{', '.join(names)}: inside of layer {outer!r}" for outer, names in hidden.items()]
+    return (
+        f"{'; '.join(places)}, where the weights can not be reached. Take the inner model itself, "
+        "or build with attention at the top."
+    )
