@@ -1,0 +1,253 @@
+"""Alignments as pictures and as text: which source tokens each target token attended to.
+
+Takes arrays, and writes files. Pictures need matplotlib, which is loaded when one is drawn.
+"""
+
+import math
+import re
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+
+from keras_attention.fonts import code_point, drawable
+from keras_attention.measures import as_weights
+
+# Inches. Cells shrink with the number of tokens, until labels would no longer be readable; beyond
+# that the picture grows; beyond the last size, only every second, third, ... token has a label.
+LARGEST_CELL, SMALLEST_CELL, COMFORTABLE_SIDE, LARGEST_SIDE = 0.4, 0.08, 16, 24
+LONGEST_LABEL = 24  # columns; what is longer is cut
+SHADES = "·░▒▓█"
+UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, half letters, breaks of lines
+
+
+def plot_alignment(
+    weights, source, target, title=None, path=None, ax=None, cmap="gray", vmax=None, dpi=150
+):
+    """Draws attention weights as figure 3 of Bahdanau et al. does: source tokens on top, target
+    tokens downwards, the lighter a cell the more weight.
+
+    Labels are drawn with the installed fonts that have their letters, such as Hangul. Where none
+    has, Hangul is written by its names ("han-guk"), other letters as "U+4E00".
+
+    The alignment of [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), section 5.2.1.
+
+    Args:
+        weights: `[T, S]`, an array, tensor or nested list; `[N, T, S]` draws a panel a head.
+        source: list of S tokens.
+        target: list of T tokens.
+        title: text above the picture.
+        path: file to write as well; its suffix says the format (.png, .svg, .pdf, ...). It is
+            written whole or not at all.
+        ax: matplotlib axes to draw on, for weights `[T, S]`; by default those of a new figure.
+        cmap: name of a matplotlib colour map.
+        vmax: the weight drawn lightest; by default 1, or the largest weight if that is larger.
+        dpi: dots an inch of the file.
+
+    Returns:
+        The `matplotlib.figure.Figure`. It belongs to no window and needs no display.
+
+    Raises:
+        ImportError: if matplotlib is missing.
+        ValueError: if numbers of tokens do not fit the weights, weights are negative or not
+            finite, or the suffix of `path` names no format.
+
+    Example:
+
+    >>> figure = plot_alignment(
+    ...     [[0.9, 0.1, 0.0], [0.0, 0.2, 0.8]], ["ich", "komme", "an"], ["I", "arrive"])
+    >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    ['ich', 'komme', 'an']
+    """
+    weights, source, target = _check_alignment(weights, source, target, ranks=(2, 3))
+    panels = weights.reshape(-1, len(target), len(source))
+    figure_class = load_matplotlib()
+    path = None if path is None else _check_path(path, figure_class)
+    (source, target, texts), families = drawable(source, target, [] if title is None else [title])
+    if ax is None:
+        figure, grid, cell = _new_figure(figure_class, len(panels), source, target, title)
+    elif len(panels) > 1:
+        raise ValueError(f"`ax` takes one panel. Received weights of shape {weights.shape}.")
+    else:
+        box = ax.get_window_extent()
+        cell = min(box.width / len(source), box.height / len(target)) / ax.figure.dpi
+        figure, grid = ax.figure, np.array([[ax]])
+    shown = {"vmin": 0, "vmax": max(1, weights.max()) if vmax is None else vmax, "cmap": cmap}
+    for index, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+        image = axes.imshow(panel, aspect="auto", interpolation="nearest", **shown)
+        _label(axes, source, target, cell, families)
+        if weights.ndim == 3:
+            axes.set_title(f"head {index}", fontsize="small")
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    _colour_bar(figure, image, list(grid.flat[: len(panels)]))
+    if texts:
+        write = figure.suptitle if ax is None else ax.set_title
+        write(texts[0], family=families, parse_math=False)
+    if path is not None:
+        _save(figure, path, dpi)
+    return figure
+
+
+def alignment_text(weights, source, target):
+    """Attention weights as text for a terminal: the darker a cell, the more weight.
+
+    Args:
+        weights: `[T, S]`, an array, tensor or nested list.
+        source: list of S tokens.
+        target: list of T tokens.
+
+    Returns:
+        A string: a line of source tokens, and a line for each target token, with a cell
+        "·", "░", "▒", "▓" or "█" for a weight near 0, 0.25, 0.5, 0.75 or 1.
+
+    Raises:
+        ValueError: as `plot_alignment`.
+
+    Example:
+
+    >>> print(alignment_text(
+    ...     [[0.9, 0.1, 0.0], [0.0, 0.3, 0.7]], ["ich", "komme", "an"], ["I", "arrive"]))
+           ich komme an
+    I      ███ ····· ··
+    arrive ··· ░░░░░ ▓▓
+    """
+    weights, source, target = _check_alignment(weights, source, target, ranks=(2,))
+    widths = [max(1, _width(token)) for token in source]
+    margin = max(map(_width, target))
+    lines = [" " * margin + " " + " ".join(source)]
+    for token, row in zip(target, weights, strict=True):
+        levels = np.rint(row.clip(0, 1) * (len(SHADES) - 1)).astype(int)
+        cells = [SHADES[level] * width for level, width in zip(levels, widths, strict=True)]
+        lines.append(token + " " * (margin - _width(token)) + " " + " ".join(cells))
+    return "\n".join(lines)
+
+
+def load_matplotlib():
+    """The class `matplotlib.figure.Figure`, which draws without a display, at any `[T, S]`.
+
+    Raises:
+        ImportError: if matplotlib is missing, saying how to install it.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "Pictures need matplotlib: pip install 'keras-attention-layers[examples]'. "
+            f"(`alignment_text` needs none.) {error}"
+        ) from error
+    return Figure
+
+
+# Arguments.
+
+
+def _check_alignment(weights, source, target, ranks):
+    """Weights as an array and tokens as visible text, if their numbers fit."""
+    weights = as_weights(weights, ranks)
+    source, target = _tokens("source", source), _tokens("target", target)
+    if weights.shape[-2:] != (len(target), len(source)) or not weights.size:
+        raise ValueError(
+            "`weights` must have a row for each target token and a column for each source token, "
+            f"at least one of each. Received weights of shape {weights.shape}, target of "
+            f"{len(target)} tokens, source of {len(source)} tokens."
+        )
+    return weights, source, target
+
+
+def _tokens(name, tokens):
+    if isinstance(tokens, (str, bytes)):
+        raise ValueError(
+            f"`{name}` must be a list of tokens, e.g. {name}.split() for words or list({name}) "
+            f"for letters. Received: {tokens!r}."
+        )
+    return [_visible(token) for token in tokens]
+
+
+def _visible(token):
+    """A token as text in which spaces and control characters can be seen, and not too long."""
+    text = token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else str(token)
+    text = unicodedata.normalize("NFC", text)
+    text = re.sub("^ +| +$", lambda spaces: "␣" * len(spaces[0]), text)
+    text = "".join(code_point(x) if unicodedata.category(x) in UNSEEN else x for x in text)
+    if _width(text) > LONGEST_LABEL:
+        while _width(text) >= LONGEST_LABEL:
+            text = text[:-1]
+        text += "…"
+    return text
+
+
+def _width(text):
+    """Columns of a text on a terminal: letters of East Asia take two, combining marks none."""
+    return sum(
+        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
+        for letter in text
+    )
+
+
+# Drawing.
+
+
+def _new_figure(figure_class, panels, source, target, title):
+    """A figure for so many panels, their axes, and the size of a cell in inches."""
+    columns = math.ceil(math.sqrt(panels * len(target) / len(source)))
+    columns = min(max(columns, 1), panels)
+    rows = math.ceil(panels / columns)
+    longest = max(rows * len(target), columns * len(source))
+    cell = min(LARGEST_CELL, max(COMFORTABLE_SIDE / longest, SMALLEST_CELL), LARGEST_SIDE / longest)
+    em = _font_size(cell) / 72
+    beside, above = (0.7 * em * max(map(_width, tokens)) for tokens in (target, source))
+    width = columns * (len(source) * cell + beside + 0.4) + 0.8
+    height = rows * (len(target) * cell + max(above, 2 * em) + 0.5) + (0.4 if title else 0)
+    # A title may be wider than the cells.
+    width = max(width, 2.5, min(0.12 * _width(title or ""), LARGEST_SIDE))
+    figure = figure_class(figsize=(width, max(height, 2)), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False), cell
+
+
+def _font_size(cell):
+    return min(10, max(5, 0.7 * 72 * cell))
+
+
+def _label(axes, source, target, cell, families):
+    em = _font_size(cell) / 72
+    every = math.ceil(em / cell)
+    upright = 0.7 * em * max(map(_width, source)) < every * cell
+    style = {"family": families, "fontsize": _font_size(cell), "parse_math": False}
+    axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=2)
+    axes.set_xticks(
+        range(0, len(source), every), source[::every], rotation=0 if upright else 90, **style
+    )
+    axes.set_yticks(range(0, len(target), every), target[::every], **style)
+
+
+def _colour_bar(figure, image, axes):
+    """A bar as narrow beside a large picture as beside a small one."""
+    width, height = figure.get_size_inches()
+    figure.colorbar(image, ax=axes, fraction=0.3 / width, pad=0.1 / width, aspect=height / 0.2)
+
+
+# Files.
+
+
+def _check_path(path, figure_class):
+    path = Path(path)
+    formats = figure_class().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in formats:
+        raise ValueError(
+            f"`path` must end in one of {', '.join('.' + name for name in sorted(formats))}. "
+            f"Received: {str(path)!r}."
+        )
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"`path`: there is no folder {str(path.absolute().parent)!r}.")
+    return path
+
+
+def _save(figure, path, dpi):
+    """Writes the file whole or not at all."""
+    unfinished = path.with_name(f".unfinished-{path.name}")
+    try:
+        figure.savefig(unfinished, format=path.suffix[1:].lower(), dpi=dpi)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
