@@ -12,7 +12,24 @@ TensorFlow is imported only when a tokenizer is used.
 """
 
 from keras_attention.text.characters import CharacterTokenizer
-from keras_attention.text.tokenizer import END, PAD, START, UNKNOWN
+from keras_attention.text.files import DataError, read_lines, read_pairs, read_parallel
+from keras_attention.text.subwords import SubwordTokenizer
+from keras_attention.text.tokenizer import END, PAD, START, UNKNOWN, Tokenizer
+from keras_attention.text.utf8 import ByteTokenizer
 from keras_attention.text.words import WordTokenizer
 
-__all__ = ["CharacterTokenizer", "WordTokenizer", "PAD", "START", "END", "UNKNOWN"]
+__all__ = [
+    "Tokenizer",
+    "CharacterTokenizer",
+    "WordTokenizer",
+    "ByteTokenizer",
+    "SubwordTokenizer",
+    "PAD",
+    "START",
+    "END",
+    "UNKNOWN",
+    "read_lines",
+    "read_parallel",
+    "read_pairs",
+    "DataError",
+]

@@ -1,0 +1,269 @@
+"""A token for each frequent piece of a word, by a SentencePiece model."""
+
+import base64
+import io
+import re
+
+import keras
+
+from keras_attention.text.inputs import as_strings, check_normalization
+from keras_attention.text.normalization import normalize
+from keras_attention.text.tables import strings_constant
+from keras_attention.text.tokenizer import (
+    END,
+    PAD,
+    RESERVED,
+    SPECIAL_TOKENS,
+    START,
+    UNKNOWN,
+    UNKNOWN_TEXT,
+    Tokenizer,
+)
+from keras_attention.text.vocabulary import TEXTS_AT_ONCE, batches, check_texts, prepare
+
+MODEL_TYPES = ("unigram", "bpe")
+# SentencePiece reads a meaning into the first of each of these: it writes spaces as "▁", and drops
+# training texts that hold "▅" or a NUL. Code points that Unicode sets aside for internal use stand
+# for them in the model, and name the special pieces, lest "<s>" in a text be taken for one.
+STAND_INS = {"▁": "\ufdd0", "▅": "\ufdd1"}
+NUL, REPLACEMENT = r"\x00", "\ufffd"
+SPECIAL_PIECES = {
+    "pad_piece": "\ufdd2",
+    "bos_piece": "\ufdd3",
+    "eos_piece": "\ufdd4",
+    "unk_piece": "\ufdd5",
+}
+# What SentencePiece allows at least.
+SHORTEST_LIMIT = 10
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class SubwordTokenizer(Tokenizer):
+    """Splits texts `[B]` into subwords by a SentencePiece model: ids `[B, L]`.
+
+    Unigram language model ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) or byte-pair encoding
+    ([Sennrich et al., 2016](https://arxiv.org/abs/1508.07909)), trained by the `sentencepiece`
+    package and applied in the graph by `tensorflow_text`; `pip install
+    keras-attention-layers[text]` installs both. A SavedModel that holds this tokenizer needs the
+    operations of `tensorflow_text` wherever it is served (`import tensorflow_text` in Python).
+
+    The model changes no text itself (its normalisation is `identity`): `decode(encode(x))` is x,
+    with all of its spaces, in composed form and in lower case if that was asked for, as long as its
+    characters are known; others come back as "⁇". With `byte_fallback` no character is unknown. A
+    NUL character counts as U+FFFD, and line ends at the end of a training text are not learned.
+
+    Args:
+        model: a SentencePiece model as base64 text, whose ids of padding, start, end and unknown
+            are 0, 1, 2 and 3, and which adds no space in front by itself. `fit` trains one.
+        lowercase: whether texts are put in lower case.
+        normalization: Unicode normal form of the tokens, "NFC", "NFD", "NFKC", "NFKD" or None.
+
+    Call arguments: `encode(texts [B])`, `decode(ids [B, L])`, `tokens_of(ids)`.
+
+    Returns:
+        `encode`: int32 ids `[B, L]`; `decode`: strings `[B]`.
+
+    Masking: padding has id 0, as `Embedding(mask_zero=True)` and `padding_mask` expect.
+
+    Raises:
+        ValueError: if the model is no base64 text.
+        ImportError: on use, if `tensorflow_text` is not installed.
+
+    Example: `SubwordTokenizer.fit(texts, vocabulary_size=8000).encode(texts, add_end=True)`
+    """
+
+    def __init__(self, model, lowercase=False, normalization="NFC"):
+        check_normalization(normalization)
+        try:
+            self._model = base64.b64decode(model, validate=True)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"model must be base64 text. Got {model!r:.80}: {error}") from error
+        self.model, self.lowercase, self.normalization = model, bool(lowercase), normalization
+        self._tokens = self._processor = self._strings = None
+
+    @classmethod
+    def fit(
+        cls,
+        texts,
+        vocabulary_size=8000,
+        lowercase=False,
+        normalization="NFC",
+        model_type="unigram",
+        byte_fallback=False,
+        character_coverage=1.0,
+    ):
+        """A tokenizer with subwords of `texts`; the same texts give the same model.
+
+        Args:
+            texts: iterable of str.
+            vocabulary_size: number of ids, with the four special ones.
+            lowercase: whether texts are put in lower case, here and in `encode`.
+            normalization: Unicode normal form of the tokens, "NFC", "NFD", "NFKC", "NFKD" or None.
+            model_type: "unigram" or "bpe".
+            byte_fallback: whether an unknown character becomes its UTF-8 bytes, which take 256 ids.
+            character_coverage: share of the characters in the texts that get an id, the most
+                frequent ones; 0.9995 suits languages with thousands of them.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: if the texts are empty or no texts, or too few for that many ids, or hold
+                more characters than there are ids.
+            ImportError: if `sentencepiece` is not installed.
+        """
+        check_normalization(normalization)
+        if model_type not in MODEL_TYPES:
+            raise ValueError(f"model_type must be one of {MODEL_TYPES}. Got {model_type!r}")
+        if vocabulary_size <= RESERVED:
+            raise ValueError(f"vocabulary_size must be above {RESERVED}. Got {vocabulary_size}")
+        if not 0 < character_coverage <= 1:
+            raise ValueError(
+                f"character_coverage must be above 0 and at most 1. Got {character_coverage}"
+            )
+        model = _train(
+            list(_prepared(check_texts(texts), lowercase, normalization)),
+            vocab_size=vocabulary_size,
+            model_type=model_type,
+            byte_fallback=byte_fallback,
+            character_coverage=character_coverage,
+        )
+        return cls(base64.b64encode(model).decode("ascii"), lowercase, normalization)
+
+    @property
+    def tokens(self):
+        import tensorflow as tf
+
+        if self._tokens is None:
+            with tf.init_scope():
+                processor = self._sentencepiece()
+                ids = tf.range(RESERVED, processor.vocab_size())
+                pieces = [piece.decode("utf-8") for piece in processor.id_to_string(ids).numpy()]
+            symbols = str.maketrans({new: old for old, new in STAND_INS.items()})
+            self._tokens = [*SPECIAL_TOKENS, *(piece.translate(symbols) for piece in pieces)]
+        return list(self._tokens)
+
+    def get_config(self):
+        return {
+            "model": self.model,
+            "lowercase": self.lowercase,
+            "normalization": self.normalization,
+        }
+
+    def __getstate__(self):
+        return {**self.__dict__, "_processor": None, "_strings": None}
+
+    def _token_strings(self):
+        if self._strings is None:
+            self._strings = strings_constant(self.tokens)
+        return self._strings()
+
+    def _split_to_ids(self, strings):
+        import tensorflow as tf
+
+        text = _mark_start(_escape(strings, self.lowercase, self.normalization))
+        ids = self._sentencepiece().tokenize(text)
+        return tf.cast(ids, "int32")
+
+    def _join(self, ids):
+        import tensorflow as tf
+
+        text = self._sentencepiece().detokenize(tf.ragged.boolean_mask(ids, ids != PAD))
+        text = tf.strings.regex_replace(text, "^ ", "", replace_global=False)
+        for symbol, stand_in in STAND_INS.items():
+            text = tf.strings.regex_replace(text, stand_in, symbol)
+        return text if self.normalization is None else normalize(text, "NFC")
+
+    def _sentencepiece(self):
+        """The model as an operation: made once for eager mode, a part of each graph otherwise.
+
+        In a graph it is made anew, so that nothing outside of the graph has to be tracked.
+        """
+        import tensorflow as tf
+
+        tensorflow_text = _optional("tensorflow_text")
+        if not tf.executing_eagerly():
+            return tensorflow_text.SentencepieceTokenizer(self._model, out_type=tf.int32)
+        if self._processor is None:
+            self._processor = tensorflow_text.SentencepieceTokenizer(self._model, out_type=tf.int32)
+        return self._processor
+
+
+def _optional(name):
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"SubwordTokenizer needs {name}: pip install keras-attention-layers[text]"
+        ) from error
+
+
+def _escape(strings, lowercase, normalization):
+    """Strings `[B]` in the form that the model sees, but for the space in front."""
+    import tensorflow as tf
+
+    if lowercase or normalization is not None:
+        points = prepare(strings, lowercase, normalization)
+        strings = tf.strings.unicode_encode(points, "UTF-8")
+    strings = tf.strings.regex_replace(strings, NUL, REPLACEMENT)
+    for symbol, stand_in in STAND_INS.items():
+        strings = tf.strings.regex_replace(strings, symbol, stand_in)
+    return strings
+
+
+def _mark_start(strings):
+    """A space in front, so that a word has the same pieces at the start of a text and within."""
+    import tensorflow as tf
+
+    return tf.where(strings == "", "", " " + strings)
+
+
+def _prepared(texts, lowercase, normalization):
+    first = 0
+    for some in batches(texts, TEXTS_AT_ONCE):
+        strings = _mark_start(_escape(as_strings(some, first=first), lowercase, normalization))
+        yield from strings.numpy()
+        first += len(some)
+
+
+def _train(texts, **options):
+    sentencepiece = _optional("sentencepiece")
+    texts = [text for text in texts if text]
+    if not texts:
+        raise ValueError("texts must hold a text that is not empty. Got none")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=model,
+            pad_id=PAD,
+            bos_id=START,
+            eos_id=END,
+            unk_id=UNKNOWN,
+            unk_surface=UNKNOWN_TEXT,
+            **SPECIAL_PIECES,
+            normalization_rule_name="identity",
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
+            max_sentence_length=max(SHORTEST_LIMIT, *map(len, texts)),
+            num_threads=4,  # The sums, and so the model, depend on their number.
+            minloglevel=2,
+            **options,
+        )
+    except RuntimeError as error:
+        problem = _explain(str(error), options["vocab_size"])
+        raise ValueError(f"vocabulary_size must be {problem}") from error
+    return model.getvalue()
+
+
+def _explain(message, size):
+    if limit := re.search(r"size too high.*<= (\d+)", message):
+        return f"at most {limit[1]} for these texts, which hold no more subwords. Got {size}"
+    if limit := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return (
+            f"at least {limit[1]} for these texts, to hold each of their characters; or lower "
+            f"character_coverage. Got {size}"
+        )
+    return f"such that SentencePiece can learn it. Got {size}, and from SentencePiece: {message}"
