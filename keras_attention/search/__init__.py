@@ -13,5 +13,6 @@ ranking      length and coverage penalty
 from keras_attention.search.beam import beam_search
 from keras_attention.search.greedy import greedy_search
 from keras_attention.search.result import BeamResult, SearchResult
+from keras_attention.search.sample import sample
 
-__all__ = ["BeamResult", "SearchResult", "beam_search", "greedy_search"]
+__all__ = ["BeamResult", "SearchResult", "beam_search", "greedy_search", "sample"]

@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_attention.checks import check_positive
 from keras_attention.loops import loop_steps
+from keras_attention.masks import as_mask
 from keras_attention.search.constraints import Constraints
 from keras_attention.search.hypotheses import Hypotheses, best, impossible, select, select_entries
 from keras_attention.search.ranking import coverage_penalty as penalty_of_coverage
@@ -119,7 +120,7 @@ def beam_search(
         results=N,
         alpha=check_weight("length_penalty", length_penalty),
         beta=check_weight("coverage_penalty", coverage_penalty),
-        memory_mask=repeat_rows(as_batch("memory_mask", memory_mask, tokens), K),
+        memory_mask=repeat_rows(_as_memory_mask(memory_mask, tokens), K),
         pad_token=check_token("pad_token", pad_token),
     )
     memory = repeat_rows(as_batch("memory", memory, tokens), K)
@@ -240,6 +241,13 @@ class _Beams:
         made = ops.less_equal(self.places, found.lengths[..., None])
         made = ops.logical_and(made, is_real[..., None])[..., None]
         return ops.where(made, weights, ops.zeros_like(weights))
+
+
+def _as_memory_mask(mask, tokens):
+    mask = as_batch("memory_mask", as_mask(mask, "memory_mask"), tokens)
+    if mask is not None and len(mask.shape) != 2:
+        raise ValueError(f"`memory_mask` must have shape [B, S]. Received: {tuple(mask.shape)}.")
+    return mask
 
 
 def _needed_weights(weights):

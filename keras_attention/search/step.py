@@ -31,12 +31,9 @@ class Step:
                 f"{type(result).__name__}{count}."
             )
         logits, *weights, new_state = result
-        batch, known = tokens.shape[0], logits.shape[0]
-        if len(logits.shape) != 2 or (None not in (batch, known) and batch != known):
-            raise ValueError(
-                f"`step` must return logits of shape [B, V], B = {batch}. "
-                f"Received shape {tuple(logits.shape)}."
-            )
+        _check_rows("logits of shape [B, V]", logits, tokens.shape[0])
+        for x in weights:
+            _check_rows("weights of shape [B, S]", x, tokens.shape[0])
         parts, wanted = keras.tree.flatten(new_state), len(keras.tree.flatten(state))
         if len(parts) != wanted:
             raise ValueError(
@@ -45,6 +42,13 @@ class Step:
             )
         new_state = keras.tree.pack_sequence_as(state, parts)
         return ops.cast(logits, "float32"), weights[0] if weights else None, new_state
+
+
+def _check_rows(expected, x, batch):
+    if len(x.shape) != 2 or (None not in (batch, x.shape[0]) and batch != x.shape[0]):
+        raise ValueError(
+            f"`step` must return {expected}, B = {batch}. Received shape {tuple(x.shape)}."
+        )
 
 
 def log_probabilities(logits, allowed=None):
