@@ -6,13 +6,19 @@ decoders and searches of the package with tfa's weights.
 
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import reference as ref
 import reference_tfa as tfa
 from conftest import to_numpy
+from keras import ops
 
-from keras_attention import BahdanauAttention
+from keras_attention.decoders.bahdanau import BahdanauDecoder
+from keras_attention.decoders.luong import LuongDecoder
+from keras_attention.layers.bahdanau import BahdanauAttention
+from keras_attention.layers.luong import LuongAttention
+from keras_attention.search import beam_search
 
 DATA = Path(__file__).parent / "data"
 B = 2
@@ -241,9 +247,30 @@ def test_the_wide_beam_holds_the_whole_space():
 # Layers
 
 
-def test_bahdanau_attention(run):
-    arrays = load("bahdanau")
-    layer = BahdanauAttention(arrays["attention_v"].shape[0])
+def set_attention(layer, arrays):
+    """Gives a built attention layer the weights in the file."""
+    layer.key_projection.kernel.assign(arrays["memory_layer/kernel"])
+    if "query_layer/kernel" in arrays:
+        layer.query_projection.kernel.assign(arrays["query_layer/kernel"])
+        layer.v.assign(arrays["attention_v"])
+    if "attention_g" in arrays:
+        layer.g.assign(arrays["attention_g"])
+    if "attention_b" in arrays:
+        layer.query_projection.bias.assign(arrays["attention_b"])
+
+
+ATTENTIONS = {
+    "bahdanau": lambda units: BahdanauAttention(units),
+    "bahdanau_normalized": lambda units: BahdanauAttention(units, normalize=True),
+    # tfa's memory layer is the W of the paper's general score: q^T (W h).
+    "luong": lambda units: LuongAttention("general"),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention(name, run):
+    arrays = load(name)
+    layer = ATTENTIONS[name](arrays["memory_layer/kernel"].shape[1])
     layer.build(arrays["query"].shape, arrays["memory"].shape)
     set_attention(layer, arrays)
 
@@ -254,9 +281,171 @@ def test_bahdanau_attention(run):
     close(actual, arrays["alignments"])
 
 
-def set_attention(layer, arrays):
-    """Gives an attention layer the weights in the file."""
-    layer.key_projection.kernel.assign(arrays["memory_layer/kernel"])
-    if isinstance(layer, BahdanauAttention):
-        layer.query_projection.kernel.assign(arrays["query_layer/kernel"])
-        layer.v.assign(arrays["attention_v"])
+# Decoders
+
+
+def make_cell(arrays):
+    """The Keras cell whose weights are in the file; `set_cell` gives it these."""
+    kind = keras.layers.GRUCell if arrays["cell/bias"].ndim == 2 else keras.layers.LSTMCell
+    return kind(arrays["cell/recurrent_kernel"].shape[0])
+
+
+def set_cell(cell, arrays):
+    cell.set_weights(weights(arrays, "cell/kernel", "cell/recurrent_kernel", "cell/bias"))
+
+
+def luong_decoder(arrays, **settings):
+    """A LuongDecoder with the weights of tfa's cell, attention and attention layer."""
+    kernel = arrays["attention_layer/kernel"]
+    bias = arrays.get("attention_layer/bias")
+    decoder = LuongDecoder(
+        make_cell(arrays),
+        LuongAttention("general"),
+        units=kernel.shape[1],
+        use_bias=bias is not None,
+        **settings,
+    )
+    size = arrays["embedding" if "embedding" in arrays else "inputs"].shape[-1]
+    decoder.build((None, None, size), arrays["memory"].shape)
+    set_cell(decoder.cell, arrays)
+    set_attention(decoder.attention, arrays)
+    units = arrays["cell/recurrent_kernel"].shape[0]
+    of_output, of_context = kernel[:units], kernel[units:]  # ours is of [c; s], tfa's of [s; c]
+    parts = [np.concatenate([of_context, of_output]), bias]
+    decoder.combine.set_weights([part for part in parts if part is not None])
+    return decoder
+
+
+def check_decoder(decoder, arrays, first=0):
+    """Runs the decoder from tfa's state before the step `first`; compares that of the last step.
+
+    Returns outputs `[B, T - first, U]` and weights `[B, T - first, S]`.
+    """
+    state = initial_state(arrays)
+    if first:
+        state = [arrays[f"states_{i}"][:, first - 1] for i in range(len(state))]
+    outputs, alignments, last = decoder(
+        arrays["inputs"][:, first:],
+        arrays["memory"],
+        initial_state=state,
+        memory_mask=padding_mask(arrays),
+        return_attention_scores=True,
+        return_state=True,
+    )
+    last = last["cell"] if isinstance(last, dict) else last
+    for i, part in enumerate(last):
+        close(part, arrays[f"states_{i}"][:, -1])
+    return outputs, alignments
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("wrapper_gru_luong_no_feeding", {}),
+        ("wrapper_lstm_luong_tanh", {"input_feeding": True}),
+        ("wrapper_gru_luong", {"input_feeding": True}),
+        ("wrapper_lstm_luong", {"input_feeding": True}),
+    ],
+)
+def test_luong_decoder(name, settings):
+    arrays = load(name)
+    decoder = luong_decoder(arrays, **settings)
+    if "activation" not in WRAPPERS[name]:  # `attention_layer_size` makes a linear layer
+        decoder.combine.activation = keras.activations.linear
+    outputs, alignments = check_decoder(decoder, arrays)
+    close(outputs, arrays["outputs"])
+    close(alignments, arrays["alignments"])
+
+
+@pytest.mark.parametrize("name", ["wrapper_gru_bahdanau", "wrapper_lstm_bahdanau_normalized"])
+def test_bahdanau_decoder(name):
+    """The paper attends with s_{t-1} in step t, tfa at the end of step t - 1, but not before the
+    first. So from the state after tfa's first step on the outputs are the same, and the weights are
+    tfa's one step later.
+    """
+    arrays = load(name)
+    attention = BahdanauAttention(arrays["attention_v"].shape[0], normalize="normalized" in name)
+    decoder = BahdanauDecoder(make_cell(arrays), attention)
+    decoder.build(arrays["inputs"].shape, arrays["memory"].shape)
+    set_cell(decoder.cell, arrays)
+    set_attention(attention, arrays)
+    outputs, alignments = check_decoder(decoder, arrays, first=1)
+    close(outputs, arrays["outputs"][:, 1:])
+    close(alignments, arrays["alignments"][:, :-1])
+
+
+# Search
+
+
+def search_model(arrays):
+    """`(step, state, memory)` for our searches: the model of the file in Keras."""
+    embedding, kernel, bias = map(
+        ops.convert_to_tensor, weights(arrays, "embedding", "output/kernel", "output/bias")
+    )
+    state = [ops.convert_to_tensor(arrays["initial_state"])]
+    if "memory" in arrays:
+        decoder = luong_decoder(arrays, input_feeding=True)
+        memory = decoder.precompute(arrays["memory"], padding_mask(arrays))
+
+        def step(tokens, state, memory):
+            x = ops.take(embedding, tokens, axis=0)
+            output, alignment, state = decoder.step(x, state, memory, return_attention_scores=True)
+            return ops.matmul(output, kernel) + bias, alignment, state
+
+        return step, decoder.start_state(memory, state), memory
+    cell = make_cell(arrays)
+    cell.build(embedding.shape)
+    set_cell(cell, arrays)
+
+    def step(tokens, state):
+        output, state = cell(ops.take(embedding, tokens, axis=0), state)
+        return ops.matmul(output, kernel) + bias, list(state)
+
+    return step, state, None
+
+
+def search(arrays, penalties, **settings):
+    """Ids, lengths, scores and ranking that our beam search finds on the model of the file."""
+    step, state, memory = search_model(arrays)
+    length_penalty, coverage_penalty = map(float, penalties)
+    result = beam_search(
+        step,
+        state,
+        arrays["start_tokens"],
+        int(arrays["end_token"]),
+        int(arrays["maximum_iterations"]),
+        memory=memory,
+        memory_mask=padding_mask(arrays) if coverage_penalty else None,
+        length_penalty=length_penalty,
+        coverage_penalty=coverage_penalty,
+        **settings,
+    )
+    return to_numpy((result.ids, result.lengths, result.scores, result.ranking))
+
+
+@SEARCHES
+def test_beam_search_finds_what_tfa_finds(name, i):
+    """The best hypothesis: its tokens, log-probability and score. It did not end at the last step,
+    so that tfa counts its end token.
+    """
+    arrays = load(name)
+    found = of_search(arrays, i)
+    width = found["predicted_ids"].shape[2]
+    ids, lengths, scores, ranking = search(arrays, arrays["penalties"][i], beam_width=width)
+    close(lengths[:, 0], found["lengths"][:, 0] - 1)
+    for b, n in enumerate(found["lengths"][:, 0]):
+        assert ids[b, 0, :n].tolist() == found["predicted_ids"][b, :n, 0].tolist()
+    close(scores[:, 0], found["log_probs"][:, 0])
+    close(ranking[:, 0], found["step_scores"][:, -1, 0])
+
+
+def test_beam_search_finds_the_whole_space_as_tfa_does():
+    """All 31 hypotheses, those that have not ended included, in the same order."""
+    arrays = load("beam_whole")
+    found = of_search(arrays, 0)
+    ids, _, scores, ranking = search(
+        arrays, (0.0, 0.0), beam_width=31, num_results=31, pad_token=int(arrays["end_token"])
+    )
+    assert ids.tolist() == found["predicted_ids"].transpose(0, 2, 1).tolist()
+    close(scores, found["log_probs"])
+    close(ranking, found["step_scores"][:, -1])
