@@ -17,7 +17,8 @@ What tfa computes, where it is not plain from the name:
 
 - Keys are the projected memory, values are the memory as it is. All projections lack a bias.
 - LuongAttention(units) projects the memory: q^T (h W), W `[Dm, units]`, and units is the size of
-  the query. This is the paper's "general" score. There is no way to have "dot".
+  the query. This is the paper's "general" score; for "dot" one has to pass a `memory_layer` that
+  does nothing.
 - scale=True multiplies the Luong score by a learned scalar `attention_g`.
 - normalize=True: g v / |v| in place of v, and b inside the tanh: (g v / |v|)^T tanh(W q + U h + b).
 - The monotonic mechanisms add the scalar `attention_score_bias` (r) to the score, behind scale and
@@ -53,9 +54,11 @@ BeamSearchDecoder, each step, for each sample on its own:
   than what there is to keep, hypotheses of -inf, or of about -3.4e38 (a finished one continued by
   another token than the end), fill it. They mean nothing.
 
-Next to a search that keeps finished hypotheses in a separate list, `beam_width` running ones beside
-it: that one always explores as many prefixes or more, as finished ones take no place, and loses no
-finished one. Both give the same best hypothesis when nothing that it needs is dropped. The beam of
+A search that keeps finished hypotheses in a list of their own, beside `beam_width` running ones,
+follows as many prefixes or more at each step, as finished ones take no place, and loses no finished
+one. From the first step on at which the two differ, each may follow prefixes that the other has
+dropped, and so find what the other does not. They give the same best hypothesis when neither drops
+a prefix of it and all are ranked by the same length, end token included. The beam of
 tfa_beam_whole.npz is as wide as the space (V = 3, L = 4: 15 finished and 16 unfinished hypotheses),
 so that any right search finds the same log-probabilities. For tfa_beam_gru.npz and
 tfa_beam_attention.npz seeds were chosen for which a beam of 3 finds the best of the whole space
