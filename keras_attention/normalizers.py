@@ -227,7 +227,10 @@ def serialize_normalizer(normalizer):
     for name, function in NORMALIZERS.items():
         if normalizer is function:
             return name
-    return keras.saving.serialize_keras_object(normalizer)
+    serialized = keras.saving.serialize_keras_object(normalizer)
+    # A layer that holds one has the same config before and after it was built.
+    serialized.pop("build_config", None)
+    return serialized
 
 
 def _hide_masked(scores, mask):

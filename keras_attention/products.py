@@ -23,7 +23,8 @@ def batch_matmul(a, b):
     if not shared or a.shape[:-2] == b.shape[:-2]:
         return ops.matmul(a, b)
     leading = string.ascii_lowercase[: len(a.shape) - 1]
-    b = ops.squeeze(b, tuple(range(len(b.shape) - 2)))
+    if len(b.shape) > 2:  # (`ops.squeeze` takes no axes at all for all axes of size 1.)
+        b = ops.squeeze(b, tuple(range(len(b.shape) - 2)))
     return ops.einsum(f"{leading}y,yz->{leading}z", a, b)
 
 

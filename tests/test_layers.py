@@ -1036,10 +1036,19 @@ BIAS_SETTINGS = {
 CONFIGS = [  # every argument at another value than the default
     (
         BahdanauAttention,
-        {"units": 3, "use_bias": True, "dropout": 0.25, "seed": 5, **SETTINGS, **BIAS_SETTINGS},
+        {
+            "units": 3,
+            "use_bias": True,
+            "normalize": True,
+            "history": "coverage",
+            "dropout": 0.25,
+            "seed": 5,
+            **SETTINGS,
+            **BIAS_SETTINGS,
+        },
     ),
     (LuongAttention, {"score_mode": "concat", "units": 3, "dropout": 0.25, "seed": 5, **SETTINGS}),
-    (ScaledDotProductAttention, {"dropout": 0.25, "seed": 5}),
+    (ScaledDotProductAttention, {"dropout": 0.25, "seed": 5, "normalizer": "sparsemax"}),
     (
         MultiHeadAttention,
         {

@@ -1,11 +1,10 @@
 """Bahdanau's decoder: attend, then the recurrent cell."""
 
 import keras
-from keras import ops
 
 from keras_attention.decoders import cell as cells
-from keras_attention.decoders.base import RecurrentDecoder, mean_over_heads
-from keras_attention.loops import scan_steps
+from keras_attention.decoders import state as states
+from keras_attention.decoders.base import RecurrentDecoder
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -52,33 +51,9 @@ class BahdanauDecoder(RecurrentDecoder):
     def _cell_input_size(self, inputs_size, context_size):
         return inputs_size + context_size
 
-    def _step(self, inputs, state, memory):
-        context, weights = self.attention(
-            cells.query_of(self.cell, state), memory=memory, return_attention_scores=True
-        )
-        context, weights = (ops.cast(x, inputs.dtype) for x in (context, weights))
-        weights = mean_over_heads(weights, 2)
-        cell_input = ops.concatenate([inputs, context], axis=-1)
-        output, state = cells.run_cell(self.cell, cell_input, state)
-        return output, weights, state
-
-    def _decode(self, inputs, state, memory, mask, training):
-        def step(inputs_t, state):
-            x, real = inputs_t if mask is not None else (inputs_t, None)
-            output, weights, new_state = self._step(x, state, memory)
-            output, weights = cells.keep_where(
-                real, [output, weights], [ops.zeros_like(output), ops.zeros_like(weights)]
-            )
-            return [output, weights], cells.keep_where(real, new_state, state)
-
-        batch_size, _, size = ops.shape(inputs)
-        cell_input = ops.zeros((batch_size, size + self._context_size), inputs.dtype)
-        shapes = ((None, self._output_size()), (inputs.shape[0], memory[0].shape[-2]))
-        with cells.drawn_dropout(self.cell, cell_input, state, training):
-            (outputs, weights), state = scan_steps(
-                step,
-                inputs if mask is None else (inputs, mask),
-                state,
-                [(shape, self.compute_dtype) for shape in shapes],
-            )
-        return outputs, weights, state
+    def _step(self, inputs, state, memory, wanted, run_cell):
+        cell_state, alignment, _ = states.split(state)
+        query = cells.query_of(self.cell, cell_state)
+        context, weights, alignment = self._attend(query, memory, alignment, wanted)
+        output, cell_state = run_cell(inputs, context, cell_state)
+        return output, weights, states.join(cell_state, alignment)

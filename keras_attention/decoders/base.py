@@ -5,6 +5,8 @@ from keras import ops
 
 from keras_attention import checks, masks
 from keras_attention.decoders import cell as cells
+from keras_attention.decoders import state as states
+from keras_attention.decoders.loop import run_cell_on, run_steps
 from keras_attention.layers.outputs import VaryingOutputs
 
 
@@ -21,16 +23,24 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         memory: `[B, S, Dm]`, the encoder's outputs.
         initial_state: the cell's state before the first step, e.g. the encoder's last; a tensor
             `[B, size]` or a list of them, as `get_initial_state` gives. By default the cell's own.
+            A state that an earlier call returned goes on from there.
         memory_mask: `[B, S]`, True = may be attended; by default the Keras mask of `memory`.
         mask: `[B, T]`, True = a real step; by default the Keras mask of `inputs`. A masked step
             keeps the state, and has output 0 and weights 0.
         return_attention_scores: whether to return the attention weights (the alignment).
-        return_state: whether to return the state after the last step.
+        return_state: whether to return the state after the last step: the cell's (a list), or,
+            where the decoder carries more from step to step, a dictionary with "cell",
+            "alignment" (see `initial_alignment` of the attention layers) and "attended" (the
+            output fed into the next step).
+        feedback: function from a step's output `[B, U]` to an input `[B, D]` of the next, for
+            scheduled sampling; see `ScheduledSampling`.
+        feedback_mask: `[B, T]`, True where a step reads what `feedback` made of the last output
+            instead of its input; False in the first step.
         inputs_mask: where Keras hands the mask of `inputs`; use `mask`.
 
     Returns:
-        The outputs `[B, T, U]`, or a tuple of them, the weights `[B, T, S]` and the state (a
-        list), the latter two if asked for.
+        The outputs `[B, T, U]`, or a tuple of them, the weights `[B, T, S]` and the state, the
+        latter two if asked for.
 
     Raises:
         ValueError: if `cell` is no cell, `attention` no layer, or shapes do not fit.
@@ -56,14 +66,18 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
     def _cell_input_size(self, inputs_size, context_size):
         """Number of features that the cell is fed with."""
 
-    def _step(self, inputs, state, memory):
-        """One step: output `[B, U]`, weights `[B, S]` and the new state."""
+    def _step(self, inputs, state, memory, wanted, run_cell):
+        """One step: output `[B, U]`, weights `[B, S]` (None if not wanted) and the new state.
 
-    def _decode(self, inputs, state, memory, mask, training):
-        """Outputs `[B, T, U]`, weights `[B, T, S]` and the state after the last step."""
+        `run_cell(inputs, extra, state)` runs the cell on `[inputs; extra]`.
+        """
 
     def _output_size(self):
         return cells.output_size(self.cell)
+
+    def _feeds_output(self):
+        """Whether the output of a step goes into the next."""
+        return False
 
     # What they share.
 
@@ -90,6 +104,8 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         mask=None,
         return_attention_scores=False,
         return_state=False,
+        feedback=None,
+        feedback_mask=None,
         inputs_mask=None,
         training=None,
     ):
@@ -99,11 +115,14 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         mask = checks.fit_mask("mask", mask, inputs.shape[:2], ops.shape(inputs)[:2])
         if mask is not None:  # NaN in padding must not reach the gradients
             inputs = ops.where(mask[..., None], inputs, ops.zeros((), inputs.dtype))
-        state = self.get_initial_state(ops.shape(inputs)[0])
-        if initial_state is not None:
-            state = cells.pack_state(state, initial_state)
         memory = self.precompute(checks.fit_batch(memory, inputs), memory_mask)
-        outputs, weights, state = self._decode(inputs, state, memory, mask, training)
+        state = self.start_state(memory, initial_state)
+        if feedback is not None:
+            feedback_mask = masks.as_mask(feedback_mask, "feedback_mask")
+            feedback = (feedback, feedback_mask)
+        outputs, weights, state = self._decode(
+            inputs, state, memory, mask, return_attention_scores, feedback, training
+        )
         results = [outputs]
         if return_attention_scores:
             results.append(weights)
@@ -139,7 +158,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
 
         Args:
             inputs: `[B, D]`, the embedded token.
-            state: as `get_initial_state` or the last step gave it.
+            state: as `start_state` or the last step gave it.
             memory: what `precompute` returned (or, projected anew each time, `[B, S, Dm]`).
             return_attention_scores: whether to return the weights `[B, S]`.
 
@@ -150,9 +169,83 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
             memory = self.precompute(memory)
         inputs = checks.check_float(inputs, "inputs", self.compute_dtype)
         self._check_inputs(inputs=inputs[:, None] if len(inputs.shape) == 2 else inputs[None])
-        state = cells.pack_state(self.get_initial_state(ops.shape(inputs)[0]), state, "state")
-        output, weights, state = self._step(inputs, state, memory)
+        state = states.pack(self.start_state(memory), state, "state")
+        output, weights, state = self._step(
+            inputs, state, memory, return_attention_scores, run_cell_on(self.cell)
+        )
         return (output, weights, state) if return_attention_scores else (output, state)
+
+    def start_state(self, memory, initial_state=None):
+        """The state before the first step, for `step`.
+
+        Args:
+            memory: what `precompute` returned.
+            initial_state: as in the call; by default the cell's own.
+
+        Returns:
+            The cell's state, a list of tensors `[B, size]` (of lists, in stacks). Where the
+            decoder carries more, a dictionary with "cell", "alignment" and "attended" `[B, U]`.
+        """
+        batch_size = ops.shape(memory[1])[0]
+        attended = None
+        if self._feeds_output():
+            attended = ops.zeros((batch_size, self._output_size()), self.compute_dtype)
+        state = states.join(
+            self.get_initial_state(batch_size),
+            self.attention.initial_alignment(memory),
+            attended,
+        )
+        return (
+            state if initial_state is None else states.pack(state, initial_state, "initial_state")
+        )
+
+    def _attend(self, query, memory, alignment, wanted, query_mask=None):
+        """Context `[B, (T,) Dv]`, weights `[B, (T,) S]` or None, and the alignment."""
+        context, *weights, alignment = self.attention(
+            query,
+            memory=memory,
+            alignment=alignment,
+            query_mask=query_mask,
+            return_attention_scores=wanted,
+        )
+        weights = (
+            ops.cast(mean_over_heads(weights[0], len(query.shape)), query.dtype) if wanted else None
+        )
+        return ops.cast(context, query.dtype), weights, alignment
+
+    def _decode(self, inputs, state, memory, mask, wanted, feedback, training):
+        """Runs `_step` over the inputs `[B, T, D]`.
+
+        Args: as of `call`; `wanted` is `return_attention_scores`, `feedback` None or the pair
+            `(feedback, feedback_mask)`.
+
+        Returns:
+            Outputs `[B, T, U]`, weights `[B, T, S]` or None, and the state after the last step.
+        """
+
+        def step(x, carry, run_cell, *taken):
+            if taken:
+                x = cells.keep_where(taken[0], carry["fed"], x)
+            output, weights, state = self._step(x, carry["state"], memory, wanted, run_cell)
+            carry = {"state": state}
+            if taken:
+                carry["fed"] = ops.cast(feedback[0](output), x.dtype)
+            return [output, weights] if wanted else [output], carry
+
+        sizes = [self._output_size()] + ([memory[0].shape[-2]] if wanted else [])
+        carry, more = {"state": state}, ()
+        if feedback is not None:
+            carry["fed"], more = ops.zeros_like(inputs[:, 0]), (feedback[1],)
+        outputs, carry = self._run_steps(step, inputs, carry, state, mask, sizes, training, more)
+        return (*outputs, None)[:2] + (carry["state"],)
+
+    def _run_steps(self, step, inputs, carry, state, mask, sizes, training, more=()):
+        size = inputs.shape[-1]
+        extra_size = self._cell_input_size(size, self._context_size) - size
+        cell_state = states.split(state)[0]
+        return run_steps(
+            self.cell, step, inputs, carry, cell_state, extra_size, mask, sizes, training, more
+        )
 
     def _check_inputs(self, **inputs):
         """Raises unless `inputs` and `memory` are sequences that the layer was built for."""
@@ -185,6 +278,8 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         mask=None,
         return_attention_scores=False,
         return_state=False,
+        feedback=None,
+        feedback_mask=None,
         inputs_mask=None,
         training=None,
     ):
@@ -195,13 +290,20 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
             specs.append((batch, steps, memory.shape[1]))
         results = [keras.KerasTensor(shape, dtype=self.compute_dtype) for shape in specs]
         if return_state:
-            results.append(
-                keras.tree.map_structure(
-                    lambda x: keras.KerasTensor((batch, *x.shape[1:]), dtype=self.compute_dtype),
-                    self.get_initial_state(1),
-                )
-            )
+            results.append(self._state_spec(batch, memory.shape[1]))
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _state_spec(self, batch, keys):
+        """What `return_state` returns, as symbolic tensors."""
+        dtype = self.compute_dtype
+        cell_state = keras.tree.map_structure(
+            lambda x: keras.KerasTensor((batch, *x.shape[1:]), dtype=dtype),
+            self.get_initial_state(1),
+        )
+        attended = None
+        if self._feeds_output():
+            attended = keras.KerasTensor((batch, self._output_size()), dtype=dtype)
+        return states.join(cell_state, self.attention.alignment_spec(batch, keys), attended)
 
     def get_config(self):
         serialize = keras.saving.serialize_keras_object

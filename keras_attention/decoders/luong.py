@@ -5,8 +5,8 @@ from keras import ops
 
 from keras_attention.checks import check_positive
 from keras_attention.decoders import cell as cells
-from keras_attention.decoders.base import RecurrentDecoder, mean_over_heads
-from keras_attention.loops import scan_steps
+from keras_attention.decoders import state as states
+from keras_attention.decoders.base import RecurrentDecoder
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -17,14 +17,18 @@ class LuongDecoder(RecurrentDecoder):
         c_t = attention(query = s_t, memory)
         output_t = tanh(W_c [c_t; s_t] + b_c)
 
-    Equation 5 of the paper, without its input feeding: so the cell runs over the whole sequence
-    first, and all steps attend at once, in no loop.
+    Equation 5 of the paper. Without input feeding the cell runs over the whole sequence first,
+    and all steps attend at once, in no loop. With it (section 3.3 of the paper) the cell knows
+    what was attended to before:
+
+        s_t = cell([x_t; output_{t-1}], s_{t-1}),  output_0 = 0
 
     Args:
         cell: a Keras cell (GRUCell, LSTMCell, ...), or a list of cells.
         attention: an attention layer of this package; in the paper `LuongAttention`.
         units: U, the size of the output; by default that of the cell's output.
         use_bias: whether to add b_c (the paper has none).
+        input_feeding: whether the output of a step goes into the next.
         **kwargs: arguments of `keras.layers.Layer` (name, dtype, ...).
 
     Call arguments:
@@ -54,10 +58,11 @@ class LuongDecoder(RecurrentDecoder):
     (TensorShape([2, 4, 6]), TensorShape([2, 4, 3]))
     """
 
-    def __init__(self, cell, attention, units=None, use_bias=True, **kwargs):
+    def __init__(self, cell, attention, units=None, use_bias=True, input_feeding=False, **kwargs):
         super().__init__(cell, attention, **kwargs)
         self.units = None if units is None else check_positive("units", units)
         self.use_bias = use_bias
+        self.input_feeding = input_feeding
 
     def build(self, inputs_shape, memory_shape):
         super().build(inputs_shape, memory_shape)
@@ -71,41 +76,49 @@ class LuongDecoder(RecurrentDecoder):
         self.combine.build((None, self._context_size + cells.output_size(self.cell)))
 
     def _cell_input_size(self, inputs_size, context_size):
-        return inputs_size
+        return inputs_size + (self._output_size() if self.input_feeding else 0)
 
     def _output_size(self):
         return self.units or cells.output_size(self.cell)
 
-    def _attend(self, states, memory, query_mask=None):
-        context, weights = self.attention(
-            states, memory=memory, query_mask=query_mask, return_attention_scores=True
+    def _feeds_output(self):
+        return self.input_feeding
+
+    def _combine(self, context, hidden):
+        return self.combine(ops.concatenate([context, hidden], axis=-1))
+
+    def _step(self, inputs, state, memory, wanted, run_cell):
+        cell_state, alignment, attended = states.split(state)
+        output, cell_state = run_cell(inputs, attended, cell_state)
+        context, weights, alignment = self._attend(output, memory, alignment, wanted)
+        output = self._combine(context, output)
+        attended = output if self.input_feeding else None
+        return output, weights, states.join(cell_state, alignment, attended)
+
+    def _decode(self, inputs, state, memory, mask, wanted, feedback, training):
+        if self.input_feeding or feedback is not None:
+            return super()._decode(inputs, state, memory, mask, wanted, feedback, training)
+        # No step reads what another attended to: the cell runs first, then all steps attend.
+        cell_state, alignment, _ = states.split(state)
+
+        def step(x, carry, run_cell):
+            output, carry = run_cell(x, None, carry)
+            return [output], carry
+
+        sizes = [cells.output_size(self.cell)]
+        (hidden,), cell_state = self._run_steps(
+            step, inputs, cell_state, cell_state, mask, sizes, training
         )
-        context, weights = (ops.cast(x, states.dtype) for x in (context, weights))
-        weights = mean_over_heads(weights, len(states.shape))
-        return self.combine(ops.concatenate([context, states], axis=-1)), weights
-
-    def _step(self, inputs, state, memory):
-        output, state = cells.run_cell(self.cell, inputs, state)
-        return *self._attend(output, memory), state
-
-    def _decode(self, inputs, state, memory, mask, training):
-        def step(inputs_t, state):
-            x, real = inputs_t if mask is not None else (inputs_t, None)
-            output, new_state = cells.run_cell(self.cell, x, state)
-            return [output], cells.keep_where(real, new_state, state)
-
-        shape = (None, cells.output_size(self.cell))
-        with cells.drawn_dropout(self.cell, inputs[:, 0], state, training):
-            (states,), state = scan_steps(
-                step,
-                inputs if mask is None else (inputs, mask),
-                state,
-                [(shape, self.compute_dtype)],
-            )
-        outputs, weights = self._attend(states, memory, mask)
+        context, weights, alignment = self._attend(hidden, memory, alignment, wanted, mask)
+        outputs = self._combine(context, hidden)
         if mask is not None:
             outputs = ops.where(mask[..., None], outputs, ops.zeros((), outputs.dtype))
-        return outputs, weights, state
+        return outputs, weights, states.join(cell_state, alignment)
 
     def get_config(self):
-        return {**super().get_config(), "units": self.units, "use_bias": self.use_bias}
+        own = {
+            "units": self.units,
+            "use_bias": self.use_bias,
+            "input_feeding": self.input_feeding,
+        }
+        return {**super().get_config(), **own}

@@ -1,11 +1,13 @@
-"""Additive attention with learned projections of query and key."""
+"""Additive attention with learned projections of query, key and, optionally, the past."""
 
 import keras
 from keras import ops
 
 from keras_attention.checks import check_positive
 from keras_attention.layers.base import AttentionLayer
+from keras_attention.layers.history import get_history, serialize_history
 from keras_attention.layers.projections import ProjectionSettings, project_steps
+from keras_attention.products import batch_matmul
 from keras_attention.scores import additive_score
 
 
@@ -21,20 +23,34 @@ class BahdanauAttention(AttentionLayer):
     is optional. In the paper q is the decoder's previous state s_{t-1} and k = value = h_s, the
     encoder's outputs. `keras.layers.AdditiveAttention` has v only, no W and no U.
 
+    With `normalize` the vector v has a learned length g, as in weight normalisation
+    ([Salimans and Kingma, 2016](https://arxiv.org/abs/1602.07868), equation 2; for attention,
+    [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), equation 16):
+
+        score(q, k) = g v^T / |v| tanh(W q + U k + b)
+
+    With `history` the score also reads the weights of the steps before, as features f_s of each
+    memory step s (see `Coverage` and `LocationFeatures`):
+
+        score(q, k_s) = v^T tanh(W q + U k_s + V f_s + b)
+
     Args:
         units: U, the size of the hidden layer.
-        use_bias: whether to add b.
+        use_bias: whether to add b; by default only with `normalize`.
+        normalize: whether v is normalised and scaled by g.
+        history: "coverage", "location", `Coverage(...)`, `LocationFeatures(...)`, or None.
         dropout: the fraction of attention weights dropped in training, in [0, 1).
         seed: integer seed of the dropout.
-        kernel_initializer, kernel_regularizer, kernel_constraint: for W, U and v.
+        kernel_initializer, kernel_regularizer, kernel_constraint: for W, U, V and v.
         bias_initializer, bias_regularizer, bias_constraint: for b.
-        **kwargs: arguments of `keras.layers.Layer` (name, dtype, ...).
+        **kwargs: `normalizer` (see `AttentionLayer`) and arguments of `keras.layers.Layer` (name,
+            dtype, ...).
 
     Call arguments:
         query: `[B, T, Dq]`, or `[B, Dq]` for one step.
         value: `[B, S, Dv]`; by default the query (self-attention).
         key: `[B, S, Dk]`; by default `value`.
-        query_mask, value_mask, key_mask, attention_mask, attention_bias, memory,
+        query_mask, value_mask, key_mask, attention_mask, attention_bias, memory, alignment,
         return_attention_scores, use_causal_mask: see the base class, `AttentionLayer`.
 
     Returns:
@@ -46,8 +62,8 @@ class BahdanauAttention(AttentionLayer):
         context 0. The context carries the query's Keras mask.
 
     Raises:
-        ValueError: if `units` is not a positive integer, a mask is floating or of a wrong shape,
-            or `dropout` lies outside [0, 1).
+        ValueError: if `units` is not a positive integer, `history` or `normalizer` is unknown, a
+            mask is floating or of a wrong shape, or `dropout` lies outside [0, 1).
 
     Example:
 
@@ -62,7 +78,9 @@ class BahdanauAttention(AttentionLayer):
     def __init__(
         self,
         units,
-        use_bias=False,
+        use_bias=None,
+        normalize=False,
+        history=None,
         dropout=0.0,
         seed=None,
         kernel_initializer="glorot_uniform",
@@ -75,7 +93,9 @@ class BahdanauAttention(AttentionLayer):
     ):
         super().__init__(dropout=dropout, seed=seed, **kwargs)
         self.units = check_positive("units", units)
-        self.use_bias = use_bias
+        self.use_bias = bool(normalize) if use_bias is None else use_bias
+        self.normalize = normalize
+        self.history = get_history(history, self.dtype_policy)
         self._settings = ProjectionSettings(
             kernel_initializer,
             bias_initializer,
@@ -96,6 +116,14 @@ class BahdanauAttention(AttentionLayer):
         self.query_projection.build(query_shape)
         self.key_projection.build(key_shape)
         self.v = settings.add_kernel(self, 2, (self.units,), "v")
+        if self.normalize:
+            start = keras.initializers.Constant(self.units**-0.5)
+            self.g = self.add_weight(name="g", shape=(), initializer=start)
+        if self.history is not None:
+            if not self.history.built:  # loaded from a file it is built already
+                self.history.build(value_shape)
+            shape = (self.history.features, self.units)
+            self.history_kernel = settings.add_kernel(self, 3, shape, "history_kernel")
 
     def _project_query(self, query):
         return project_steps(self.query_projection, query)
@@ -104,8 +132,29 @@ class BahdanauAttention(AttentionLayer):
         return project_steps(self.key_projection, key)
 
     def _score(self, query, key):
-        return additive_score(query, key, ops.cast(self.v, self.compute_dtype))
+        v = self.v
+        if self.normalize:
+            v = self.g * v * ops.rsqrt(ops.sum(ops.square(v)))
+        return additive_score(query, key, ops.cast(v, self.compute_dtype))
+
+    def _carries(self):
+        own = () if self.history is None else self.history.carries
+        return tuple(sorted({*super()._carries(), *own}))
+
+    def _score_after(self, alignment, values):
+        if self.history is None:
+            return self._score
+        # (A Dense layer on three axes could not be differentiated in a loop under XLA.)
+        features = self.history(alignment, values)
+        features = batch_matmul(features, ops.cast(self.history_kernel, features.dtype))
+        return lambda query, key: self._score(query, key + features)
 
     def get_config(self):
-        own = {"units": self.units, "use_bias": self.use_bias, **self._settings.config()}
+        own = {
+            "units": self.units,
+            "use_bias": self.use_bias,
+            "normalize": self.normalize,
+            "history": serialize_history(self.history),
+            **self._settings.config(),
+        }
         return {**super().get_config(), **own}

@@ -7,16 +7,19 @@ from keras import ops
 
 from keras_attention import checks, masks
 from keras_attention.attend import hide, weighted_sum
+from keras_attention.layers import alignment as alignments
+from keras_attention.layers.alignment import Prepared
 from keras_attention.layers.carry_mask import carry_mask
+from keras_attention.layers.inputs import LayerInputs
 from keras_attention.layers.outputs import VaryingOutputs
-from keras_attention.normalizers import masked_softmax
+from keras_attention.normalizers import get_normalizer, serialize_normalizer
 from keras_attention.scores import scaled_dot_score
 
 
-class AttentionLayer(VaryingOutputs, keras.layers.Layer):
+class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
     """Base of the attention layers; a subclass says how to project and how to score.
 
-        weights = softmax(mask(score(query, key) + attention_bias))
+        weights = normalizer(mask(score(query, key) + attention_bias))
         context = weights value
 
     A subclass overrides `_build`, `_project_query`, `_project_key` and `_score` (scaled dot
@@ -25,6 +28,9 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
     Args:
         dropout: the fraction of attention weights dropped in training, in [0, 1).
         seed: integer seed of the dropout.
+        normalizer: what turns scores into weights: "softmax", "sparsemax", "entmax15",
+            `Softmax(temperature)`, `MonotonicAlignment()`, or a function `(scores, mask) ->
+            weights` registered with Keras.
         **kwargs: arguments of `keras.layers.Layer` (name, dtype, trainable, ...).
 
     Call arguments:
@@ -40,15 +46,18 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         attention_bias: floating, shapes as for `attention_mask`; added to the scores in float32
             or float64. An entry of -inf counts as masked.
         memory: what `precompute` returned, instead of `value` and `key`.
+        alignment: what `initial_alignment` or the last call returned, to go on step by step;
+            without it the call starts from the beginning.
         return_attention_scores: whether to return the attention weights as well.
         training: whether to apply dropout.
         use_causal_mask: whether query t may attend only to keys s <= t + (S - T).
         mask: the implicit mask when `query` is the only tensor; the same as `query_mask`.
 
     Returns:
-        The context `[B, T, Dv]`, or `(context, weights)` with weights `[B, T, S]` after the
-        softmax and before dropout. One step gives `[B, Dv]` and `[B, S]`. The context carries the
-        query's mask, the weights carry none.
+        The context `[B, T, Dv]`, or `(context[, weights][, alignment])`: weights `[B, T, S]` after
+        the normaliser and before dropout if asked for, and the new alignment if one was given.
+        One step gives `[B, Dv]` and `[B, S]`. The context carries the query's mask, the weights
+        carry none.
 
     Masking:
         A query that may attend to nothing gets weights 0, output 0 and no gradient. A value that
@@ -61,11 +70,12 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
     Example: see `ScaledDotProductAttention`, the thinnest layer on this base.
     """
 
-    _num_heads = None  # an integer where the scores have an axis of heads before `[T, S]`
     _sliding_window = None
-    _features = None  # sizes of query, value and key that the weights fit
+    # Whether `_attend` looks at a window of the memory for each query and applies the query mask
+    # itself: no mask `[B, T, S]` is made then.
+    _windowed = False
 
-    def __init__(self, dropout=0.0, seed=None, **kwargs):
+    def __init__(self, dropout=0.0, seed=None, normalizer="softmax", **kwargs):
         if isinstance(dropout, bool) or not (isinstance(dropout, Real) and 0 <= dropout < 1):
             raise ValueError(f"`dropout` must lie in [0, 1). Received: {dropout!r}.")
         # Keras would cast `attention_bias` to half precision, where -1e9 is -inf. The layer
@@ -75,6 +85,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         self._dropout = dropout
         self.seed = seed
         self._seed_generator = keras.random.SeedGenerator(seed=seed) if dropout else None
+        self.normalizer = get_normalizer(normalizer)
 
     # What a subclass says.
 
@@ -93,47 +104,20 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
     def _score(self, query, key):
         return scaled_dot_score(query, key)
 
+    def _score_after(self, alignment, values):
+        """The score function `(query, key) -> scores` of a step, where it depends on the past."""
+        return self._score
+
+    def _carries(self):
+        """Names of what is carried between steps, see `alignment.start`."""
+        return tuple(getattr(self.normalizer, "carries", ()))
+
     def _finish(self, context, query, mask, key_size):
         """From the weighted sum of projected values to the output `[B, ..., T, D]`."""
         return context
 
     def _output_features(self, query_shape, value_shape):
         return (value_shape[-1],)
-
-    # Steps: one step `[B, D]` is a sequence of length 1. Layers with more axes override these.
-
-    def _to_steps(self, x):
-        return x[:, None] if len(x.shape) == 2 else x
-
-    def _from_steps(self, output, query):
-        return ops.squeeze(output, 1) if len(query.shape) == 2 else output
-
-    def _weights_from_steps(self, weights, query, value):
-        return ops.squeeze(weights, -2) if len(query.shape) == 2 else weights
-
-    def _group_heads(self, values):
-        """Gives a mask or bias that fits the scores the axes of grouped heads."""
-        return values
-
-    def _align(self, name, values, query):
-        """An attention mask or bias of the caller with the axes of the scores."""
-        checks.check_scores_rank(name, values, query.shape, self._num_heads is not None)
-        return ops.expand_dims(values, -2) if len(query.shape) == 2 else values
-
-    def _check_ranks(self, query, value, key):
-        """Raises unless the numbers of axes fit; each argument is a shape, or None."""
-        for name, shape, ranks in (
-            ("query", query, (2, 3)),
-            ("value", value, (3,)),
-            ("key", key, (3,)),
-        ):
-            if shape is not None and len(shape) not in ranks:
-                wanted = "[B, T, D] or [B, D]" if name == "query" else "[B, S, D]"
-                raise ValueError(f"`{name}` must have shape {wanted}. Received shape {shape}.")
-
-    def _memory_mask_shape(self, shape):
-        """Shape of the mask that goes with projected values of this shape."""
-        return tuple(shape[:-1])
 
     # What the layers share.
 
@@ -146,6 +130,8 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             if shape[-1] is None:
                 raise ValueError(f"The last axis of `{name}` must be known. Received: {shape}.")
         self._build(tuple(query_shape), tuple(value_shape), tuple(key_shape))
+        if isinstance(self.normalizer, keras.layers.Layer) and not self.normalizer.built:
+            self.normalizer.build((None, None, None))
         if self.weights:
             self._features = {name: shape[-1] for name, shape in shapes.items()}
         self.built = True
@@ -184,6 +170,29 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             return self._project(keys, values, None)
         return *self._project(keys, values, mask[..., None, :]), mask
 
+    def initial_alignment(self, memory):
+        """The alignment before the first step, for calls step by step with `alignment=`.
+
+        Args:
+            memory: what `precompute` returned.
+
+        Returns:
+            A dictionary of tensors, empty where no step depends on those before it: "position"
+            `[B]`, "previous" `[B, S]` (the weights of the last step), "coverage" `[B, S]` (the
+            sum of the weights so far), as far as the layer carries them.
+        """
+        carries = self._carries()
+        if not carries:
+            return {}
+        _, values, mask = self._mask_memory(memory, None, None)
+        start = getattr(self.normalizer, "start", None)
+        previous = start(values[..., 0], mask) if start and "previous" in carries else None
+        return alignments.start(carries, values, previous)
+
+    def alignment_spec(self, batch_size, keys):
+        """The shapes and dtypes of `initial_alignment`, as symbolic tensors `[B]`, `[B, S]`."""
+        return alignments.start_spec(self._carries(), batch_size, keys, self.compute_dtype)
+
     def call(
         self,
         query,
@@ -195,6 +204,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         attention_mask=None,
         attention_bias=None,
         memory=None,
+        alignment=None,
         return_attention_scores=False,
         training=None,
         use_causal_mask=False,
@@ -222,7 +232,7 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         sizes = (ops.shape(steps)[-2], ops.shape(keys)[-2])
         scores_mask = masks.layer_mask(
             sizes,
-            query_mask=row_mask,
+            query_mask=None if self._windowed else row_mask,
             value_mask=memory_mask,
             attention_mask=attention_mask,
             attention_bias=bias,
@@ -241,25 +251,67 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         queries = self._project_query(steps)
         if memory is None:
             keys, values = (checks.fit_batch(x, queries) for x in (keys, values))
-        result = weighted_sum(
+        carried = alignment
+        if carried is None:
+            carried = self.initial_alignment(
+                (keys, values, memory_mask)[: 2 + (memory_mask is not None)]
+            )
+        prepared = Prepared(
             queries,
             keys,
             values,
-            self._score,
             self._group_heads(scores_mask),
             self._group_heads(bias),
-            masked_softmax,
+            row_mask,
+            memory_mask,
             self._dropout if training else 0.0,
-            self._seed_generator,
             return_attention_scores,
         )
-        context, weights = result if return_attention_scores else (result, None)
+        context, weights, carried = self._attend(prepared, carried, training)
         output = self._from_steps(self._finish(context, steps, scores_mask, sizes[1]), query)
         if query_mask is not None:
             output = carry_mask(output, mask=query_mask)
-        if not return_attention_scores:
-            return output
-        return output, self._weights_from_steps(weights, query, value)
+        results = [output]
+        if return_attention_scores:
+            results.append(self._weights_from_steps(weights, query, value))
+        if alignment is not None:
+            results.append(carried)
+        return output if len(results) == 1 else tuple(results)
+
+    def _attend(self, prepared, alignment, training):
+        """Context `[B, ..., T, D]`, weights `[B, ..., T, S]` (None if not wanted), alignment."""
+        if alignment:
+            return alignments.attend_in_steps(
+                lambda step, past: self._weighted_sum(step, past, True, training),
+                prepared,
+                alignment,
+            )
+        wanted = prepared.return_attention_scores
+        result = self._weighted_sum(prepared, alignment, wanted, training)
+        return (*result, alignment) if wanted else (result, None, alignment)
+
+    def _weighted_sum(self, prepared, alignment, return_attention_scores, training):
+        return weighted_sum(
+            prepared.queries,
+            prepared.keys,
+            prepared.values,
+            self._score_after(alignment, prepared.values),
+            prepared.mask,
+            prepared.bias,
+            self._normalizer_after(alignment, training),
+            prepared.dropout,
+            self._seed_generator,
+            return_attention_scores,
+        )
+
+    def _normalizer_after(self, alignment, training):
+        """The normaliser of a step as a function of scores and mask."""
+        if not getattr(self.normalizer, "carries", ()):
+            return self.normalizer
+        previous = alignment["previous"][:, None]
+        return lambda scores, mask: self.normalizer(
+            scores, mask=mask, previous=previous, training=training
+        )
 
     def compute_output_spec(self, *args, **kwargs):
         # Infers from `call` itself, which also checks the arguments. (What `keras.layers.Layer`
@@ -271,19 +323,12 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
         return (*query_shape[:-1], *self._output_features(query_shape, value_shape))
 
     def get_config(self):
-        return {**super().get_config(), "dropout": self._dropout, "seed": self.seed}
-
-    def _value_and_key(self, value, key):
-        value = checks.check_float(value, "value", self.compute_dtype)
-        key = value if key is None else checks.check_float(key, "key", self.compute_dtype)
-        return value, key
-
-    def _check_inputs(self, query, value, key):
-        """Raises unless ranks, features and batch sizes fit; None for what is not given."""
-        inputs = {"query": query, "value": value, "key": key}
-        shapes = {name: None if x is None else tuple(x.shape) for name, x in inputs.items()}
-        self._check_ranks(*shapes.values())
-        checks.check_sizes(shapes, self._features)
+        own = {
+            "dropout": self._dropout,
+            "seed": self.seed,
+            "normalizer": serialize_normalizer(self.normalizer),
+        }
+        return {**super().get_config(), **own}
 
     def _project(self, keys, values, mask):
         """Projected keys and values; what the mask hides from all queries is zeroed before."""
@@ -292,57 +337,3 @@ class AttentionLayer(VaryingOutputs, keras.layers.Layer):
             values = hide(values, mask, -2)
             keys = values if same else hide(keys, mask, -2)
         return self._project_key(keys), self._project_value(values)
-
-    def _query_steps(self, query, mask):
-        """The query as steps, its mask checked, and the mask of the steps."""
-        mask = checks.fit_mask("query_mask", mask, query.shape[:-1], ops.shape(query)[:-1])
-        return self._to_steps(query), mask, self._mask_to_steps(mask)
-
-    def _memory_steps(self, value, key, value_mask, key_mask):
-        """Keys, values and their mask `[B, ..., S]` (or None), not projected yet."""
-        expected, sizes = value.shape[:-1], ops.shape(value)[:-1]
-        mask = masks.combine_masks(
-            checks.fit_mask("value_mask", value_mask, expected, sizes),
-            checks.fit_mask("key_mask", key_mask, expected, sizes),
-        )
-        values = self._to_steps(value)
-        keys = values if key is value else self._to_steps(key)
-        return keys, values, self._mask_to_steps(mask)
-
-    def _mask_memory(self, memory, value_mask, key_mask):
-        """A precomputed memory with further masks anded to its own."""
-        if not isinstance(memory, (tuple, list)) or len(memory) not in (2, 3):
-            raise ValueError(
-                "`memory` must be what `precompute` returned: a tuple of projected keys, projected "
-                f"values and, with padding, a mask. Received: {type(memory).__name__}."
-            )
-        keys, values, *stored = memory
-        expected = self._memory_mask_shape(values.shape)
-        sizes = self._memory_mask_shape(ops.shape(values))
-        mask = masks.combine_masks(
-            checks.fit_mask("value_mask", value_mask, expected, sizes),
-            checks.fit_mask("key_mask", key_mask, expected, sizes),
-            *stored,
-        )
-        return keys, values, mask
-
-    def _mask_to_steps(self, mask):
-        return None if mask is None else self._to_steps(mask[..., None])[..., 0]
-
-    def _to_scores(self, attention_mask, attention_bias, query, steps, keys):
-        """The caller's mask and bias, checked and with the axes of the scores."""
-        if attention_bias is not None:
-            attention_bias = checks.check_bias(ops.convert_to_tensor(attention_bias))
-        heads = () if self._num_heads is None else (self._num_heads,)
-        shape = (*steps.shape[:-2], *heads, steps.shape[-2], keys.shape[-2])
-        aligned = []
-        for name, values in (
-            ("attention_mask", masks.as_mask(attention_mask, "attention_mask")),
-            ("attention_bias", attention_bias),
-        ):
-            if values is not None:
-                values = self._align(name, values, query)
-                values = checks.fit_to_scores(name, values, shape, ops.shape(keys)[-2])
-                values = masks.align_to_rank(values, len(shape), name)
-            aligned.append(values)
-        return aligned

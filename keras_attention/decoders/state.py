@@ -1,0 +1,64 @@
+"""The state of a decoder: its cell's, and what else goes from step to step.
+
+A state is the cell's state, a list of tensors `[B, size]` (of lists, in stacks). Where the decoder
+carries more it is a dictionary: "cell", "alignment" (the tensors of `initial_alignment` of the
+attention layer) and "attended" `[B, U]` (the output that is fed into the next step).
+"""
+
+from keras_attention.decoders.cell import pack_state
+
+
+def join(cell_state, alignment, attended=None):
+    """A state from its parts; `alignment` is empty and `attended` None where there is none.
+
+    Args:
+        cell_state: tensors `[B, size]`.
+        alignment: dictionary of tensors `[B, ...]`.
+        attended: `[B, U]`, or None.
+
+    Returns:
+        The state.
+    """
+    parts = {"cell": cell_state}
+    if alignment:
+        parts["alignment"] = alignment
+    if attended is not None:
+        parts["attended"] = attended
+    return parts if len(parts) > 1 else cell_state
+
+
+def split(state):
+    """Undoes `join`: the cell's state, the alignment and the attended output `[B, U]`."""
+    if not isinstance(state, dict):
+        return state, {}, None
+    return state["cell"], state.get("alignment", {}), state.get("attended")
+
+
+def pack(like, state, name):
+    """Gives `state` the structure and dtypes of `like`.
+
+    Args:
+        like: a state before the first step.
+        state: a state, or the state of the cell alone: then the rest is that of `like`.
+        name: what error messages call it; "state" must be whole.
+
+    Returns:
+        The state.
+
+    Raises:
+        ValueError: if a part is missing, or a tensor does not have the size `[B, size]`.
+    """
+    if not isinstance(like, dict):
+        return pack_state(like, state, name)
+    if not isinstance(state, dict) and name == "state":
+        raise ValueError(
+            "`state` must be what `start_state` or the last `step` returned: a dictionary with "
+            f"the entries {sorted(like)}. Received: {type(state).__name__}."
+        )
+    if not isinstance(state, dict):
+        return {**like, "cell": pack_state(like["cell"], state, name)}
+    if set(state) != set(like):
+        raise ValueError(
+            f"`{name}` must have the entries {sorted(like)}. Received: {sorted(state)}."
+        )
+    return {key: pack_state(like[key], state[key], f"{name}[{key!r}]") for key in like}
