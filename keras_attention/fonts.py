@@ -13,7 +13,7 @@ def drawable(*lists):
 
     Returns:
         The lists, and the names of font families: matplotlib takes each letter from the first of
-        them that has it. A letter that no font has is spelled: Hangul by its name ("han-guk"),
+        them that has it. A letter that no font has is spelled: Hangul by its name ("han-gug"),
         others by their number ("U+4E00").
 
     Example:

@@ -9,6 +9,8 @@ needs distributions, rows are divided by their sums.
 import keras
 import numpy as np
 
+from keras_attention.normalizers import upcast
+
 
 def as_weights(weights, ranks=(2, 3)):
     """Attention weights as an array.
@@ -24,7 +26,7 @@ def as_weights(weights, ranks=(2, 3)):
         ValueError: if they have another number of axes, or are negative or not finite.
     """
     if not isinstance(weights, (np.ndarray, list, tuple)):
-        weights = keras.ops.convert_to_numpy(weights)
+        weights = keras.ops.convert_to_numpy(upcast(weights))
     try:
         weights = np.asarray(weights, "float64")
     except (TypeError, ValueError) as error:  # e.g. rows of different lengths
@@ -191,8 +193,9 @@ def real_weights(weights, query_mask, value_mask):
     query_mask = _as_mask("query_mask", query_mask, (*batch, steps))
     value_mask = _as_mask("value_mask", value_mask, (*batch, sources))
     rows = weights * query_mask[..., :, None] * value_mask[..., None, :]
-    rows = rows.reshape(-1, steps, sources)
-    return rows, rows.sum(-1) > 0, value_mask.reshape(-1, sources)
+    if not batch:
+        rows, value_mask = rows[None], value_mask[None]
+    return rows, rows.sum(-1) > 0, value_mask
 
 
 def _as_mask(name, mask, shape):

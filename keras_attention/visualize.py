@@ -28,7 +28,7 @@ def plot_alignment(
     tokens downwards, the lighter a cell the more weight.
 
     Labels are drawn with the installed fonts that have their letters, such as Hangul. Where none
-    has, Hangul is written by its names ("han-guk"), other letters as "U+4E00".
+    has, Hangul is written by its names ("han-gug"), other letters as "U+4E00".
 
     The alignment of [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), section 5.2.1.
 
@@ -59,10 +59,10 @@ def plot_alignment(
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
     ['ich', 'komme', 'an']
     """
-    weights, source, target = _check_alignment(weights, source, target, ranks=(2, 3))
+    weights, source, target = check_alignment(weights, source, target, ranks=(2, 3))
     panels = weights.reshape(-1, len(target), len(source))
     figure_class = load_matplotlib()
-    path = None if path is None else _check_path(path, figure_class)
+    path = None if path is None else _check_path(path)
     (source, target, texts), families = drawable(source, target, [] if title is None else [title])
     if ax is None:
         figure, grid, cell = _new_figure(figure_class, len(panels), source, target, title)
@@ -112,7 +112,7 @@ def alignment_text(weights, source, target):
     I      ███ ····· ··
     arrive ··· ░░░░░ ▓▓
     """
-    weights, source, target = _check_alignment(weights, source, target, ranks=(2,))
+    weights, source, target = check_alignment(weights, source, target, ranks=(2,))
     widths = [max(1, _width(token)) for token in source]
     margin = max(map(_width, target))
     lines = [" " * margin + " " + " ".join(source)]
@@ -142,8 +142,21 @@ def load_matplotlib():
 # Arguments.
 
 
-def _check_alignment(weights, source, target, ranks):
-    """Weights as an array and tokens as visible text, if their numbers fit."""
+def check_alignment(weights, source, target, ranks):
+    """Weights as an array and tokens as visible text, if their numbers fit.
+
+    Args:
+        weights: `[T, S]` or `[N, T, S]`.
+        source: list of S tokens.
+        target: list of T tokens.
+        ranks: the numbers of axes of the weights that are allowed.
+
+    Returns:
+        `(weights, source, target)`.
+
+    Raises:
+        ValueError: if they do not fit, or weights are negative or not finite.
+    """
     weights = as_weights(weights, ranks)
     source, target = _tokens("source", source), _tokens("target", target)
     if weights.shape[-2:] != (len(target), len(source)) or not weights.size:
@@ -230,14 +243,31 @@ def _colour_bar(figure, image, axes):
 # Files.
 
 
-def _check_path(path, figure_class):
-    path = Path(path)
-    formats = figure_class().canvas.get_supported_filetypes()
-    if path.suffix[1:].lower() not in formats:
+def check_format(name, suffix):
+    """Raises unless pictures can be written with this suffix, whatever their `[T, S]`.
+
+    Args:
+        name: what the error message calls it.
+        suffix: e.g. "png" or ".png".
+
+    Returns:
+        The suffix without its dot, in lower case.
+
+    Raises:
+        ValueError: if it names no format.
+    """
+    formats = load_matplotlib()().canvas.get_supported_filetypes()
+    suffix = str(suffix).removeprefix(".").lower()
+    if suffix not in formats:
         raise ValueError(
-            f"`path` must end in one of {', '.join('.' + name for name in sorted(formats))}. "
-            f"Received: {str(path)!r}."
+            f"`{name}` must end in one of {', '.join(sorted(formats))}. Received suffix {suffix!r}."
         )
+    return suffix
+
+
+def _check_path(path):
+    path = Path(path)
+    check_format("path", path.suffix)
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"`path`: there is no folder {str(path.absolute().parent)!r}.")
     return path
