@@ -96,15 +96,15 @@ def test_outputs_that_are_several_or_a_dictionary(rng):
     assert [o.shape for o in outputs] == [(B, T, 1), (B, T, 2)]
     np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6)
 
-    named = keras.Model({"q": query, "m": memory}, {"one": one, "two": two})
-    results = attention_model(named, "cross")({"q": x[0], "m": x[1]})
+    named = keras.Model({"query": query, "memory": memory}, {"one": one, "two": two})
+    results = attention_model(named, "cross")({"query": x[0], "memory": x[1]})
     assert {name: y.shape for name, y in results.items()} == {
         "one": (B, T, 1),
         "two": (B, T, 2),
         "cross": (B, T, S),
     }
     np.testing.assert_allclose(results["cross"], expected, rtol=1e-5, atol=1e-6)
-    scores = attention_scores_model(named)({"q": x[0], "m": x[1]})
+    scores = attention_scores_model(named)({"query": x[0], "memory": x[1]})
     np.testing.assert_allclose(scores["cross"], expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="output of that name, 'cross'"):
         attention_model(keras.Model([query, memory], {"cross": one}), "cross")
@@ -116,7 +116,7 @@ def test_a_subclass_with_its_own_constructor_and_training_step(rng):
             query, memory = inputs()
             context = LuongAttention("dot", name="cross")(query, memory)
             super().__init__(
-                inputs={"q": query, "m": memory}, outputs=keras.layers.Dense(size)(context)
+                inputs={"query": query, "memory": memory}, outputs=keras.layers.Dense(size)(context)
             )
             self.tag = tag
 
@@ -127,7 +127,7 @@ def test_a_subclass_with_its_own_constructor_and_training_step(rng):
     # A loss that can not be serialised, and an optimizer that must not be copied.
     model.compile("adam", loss=lambda y, p: keras.ops.mean(p))
     query, memory = data(rng)
-    x = {"q": query, "m": memory}
+    x = {"query": query, "memory": memory}
     outputs, weights = attention_model(model, "cross").predict(x, verbose=0)
     np.testing.assert_allclose(outputs, model(x), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(weights, dot_weights(query, memory), rtol=1e-5, atol=1e-6)
@@ -170,6 +170,8 @@ def test_optional_inputs_stay_optional(rng):
     mask = keras.Input((None,), dtype="bool", name="mask", optional=True)
 
     class Masked(keras.layers.Layer):
+        supports_masking = True
+
         def call(self, x, mask=None):
             return x if mask is None else x * keras.ops.cast(mask, x.dtype)[..., None]
 
