@@ -111,7 +111,8 @@ def read_links(line, first=0):
         first: the number of the first token, 0 or 1.
 
     Returns:
-        `Links(sure, possible)`: two sets of pairs (source token, target token), counted from 0.
+        `Links(sure, possible)`: two sets of pairs (source token, target token), counted from 0:
+        columns and rows of weights `[T, S]`.
 
     Raises:
         ValueError: if a pair is none of these, naming it.
