@@ -106,8 +106,8 @@ def read_links(line, first=0):
     """Links from a line of a file of alignments, one line a sentence.
 
     Args:
-        line: pairs "source-target" for sure links, "source?target" or "sourceptarget" for
-            possible ones, with spaces between them.
+        line: links with spaces between them: "2-1", source token 2 and target token 1, is sure,
+            "2?1" or "2p1" only possible.
         first: the number of the first token, 0 or 1.
 
     Returns:
