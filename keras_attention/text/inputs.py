@@ -56,6 +56,8 @@ def as_strings(texts, check_utf8=True, first=0):
                 f"texts must be a string tensor [B]. Got {texts.dtype.name} of shape {texts.shape}"
             )
         return tf.reshape(texts, [-1])
+    if hasattr(texts, "tolist"):  # NumPy, pandas
+        texts = texts.tolist()
     if isinstance(texts, (str, bytes)):
         return tf.constant([as_bytes(texts, "texts", check_utf8)])
     if isinstance(texts, dict) or not hasattr(texts, "__iter__"):

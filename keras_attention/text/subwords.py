@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from typing import NamedTuple
 
 import keras
 
@@ -79,7 +80,7 @@ class SubwordTokenizer(Tokenizer):
         except (ValueError, TypeError) as error:
             raise ValueError(f"model must be base64 text. Got {model!r:.80}: {error}") from error
         self.model, self.lowercase, self.normalization = model, bool(lowercase), normalization
-        self._tokens = self._processor = self._strings = None
+        self._tokens = self._made = self._strings = None
 
     @classmethod
     def fit(
@@ -136,11 +137,10 @@ class SubwordTokenizer(Tokenizer):
 
         if self._tokens is None:
             with tf.init_scope():
-                processor = self._sentencepiece()
-                ids = tf.range(RESERVED, processor.vocab_size())
-                pieces = [piece.decode("utf-8") for piece in processor.id_to_string(ids).numpy()]
+                pieces = self._functions().pieces()[RESERVED:].numpy()
             symbols = str.maketrans({new: old for old, new in STAND_INS.items()})
-            self._tokens = [*SPECIAL_TOKENS, *(piece.translate(symbols) for piece in pieces)]
+            learned = (piece.decode("utf-8").translate(symbols) for piece in pieces)
+            self._tokens = [*SPECIAL_TOKENS, *learned]
         return list(self._tokens)
 
     def get_config(self):
@@ -151,7 +151,7 @@ class SubwordTokenizer(Tokenizer):
         }
 
     def __getstate__(self):
-        return {**self.__dict__, "_processor": None, "_strings": None}
+        return {**self.__dict__, "_made": None, "_strings": None}
 
     def _token_strings(self):
         if self._strings is None:
@@ -159,45 +159,57 @@ class SubwordTokenizer(Tokenizer):
         return self._strings()
 
     def _split_to_ids(self, strings):
-        import tensorflow as tf
-
         text = _mark_start(_escape(strings, self.lowercase, self.normalization))
-        ids = self._sentencepiece().tokenize(text)
-        return tf.cast(ids, "int32")
+        return self._functions().tokenize(text)
 
     def _join(self, ids):
         import tensorflow as tf
 
-        text = self._sentencepiece().detokenize(tf.ragged.boolean_mask(ids, ids != PAD))
+        text = self._functions().detokenize(tf.ragged.boolean_mask(ids, ids != PAD))
         text = tf.strings.regex_replace(text, "^ ", "", replace_global=False)
         for symbol, stand_in in STAND_INS.items():
             text = tf.strings.regex_replace(text, stand_in, symbol)
         return text if self.normalization is None else normalize(text, "NFC")
 
-    def _sentencepiece(self):
-        """The model as an operation: made once for eager mode, a part of each graph otherwise.
-
-        In a graph it is made anew, so that nothing outside of the graph has to be tracked.
-        """
-        import tensorflow as tf
-
-        tensorflow_text = _optional("tensorflow_text")
-        if not tf.executing_eagerly():
-            return tensorflow_text.SentencepieceTokenizer(self._model, out_type=tf.int32)
-        if self._processor is None:
-            self._processor = tensorflow_text.SentencepieceTokenizer(self._model, out_type=tf.int32)
-        return self._processor
+    def _functions(self):
+        if self._made is None:
+            self._made = _graph_functions(self._model)
+        return self._made
 
 
-def _optional(name):
-    import importlib
+class _Functions(NamedTuple):
+    tokenize: object
+    detokenize: object
+    pieces: object
+
+
+def _graph_functions(model):
+    """The model as graph functions, each of which makes the model's resource whenever it runs.
+
+    So nothing outside of the graph has to be tracked by whoever saves it; and a resource made in
+    eager mode would not last: TensorFlow drops it when a seed is set.
+    """
+    import tensorflow as tf
 
     try:
-        return importlib.import_module(name)
+        import tensorflow_text
     except ImportError as error:
-        raise ImportError(
-            f"SubwordTokenizer needs {name}: pip install keras-attention-layers[text]"
-        ) from error
+        raise _missing("tensorflow_text") from error
+
+    def processor():
+        return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
+
+    texts = tf.TensorSpec([None], tf.string)
+    ids = tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1)
+    return _Functions(
+        tf.function(lambda texts: processor().tokenize(texts), input_signature=[texts]),
+        tf.function(lambda ids: processor().detokenize(ids), input_signature=[ids]),
+        tf.function(lambda: processor().id_to_string(tf.range(processor().vocab_size()))),
+    )
+
+
+def _missing(name):
+    return ImportError(f"SubwordTokenizer needs {name}: pip install keras-attention-layers[text]")
 
 
 def _escape(strings, lowercase, normalization):
@@ -229,7 +241,10 @@ def _prepared(texts, lowercase, normalization):
 
 
 def _train(texts, **options):
-    sentencepiece = _optional("sentencepiece")
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise _missing("sentencepiece") from error
     texts = [text for text in texts if text]
     if not texts:
         raise ValueError("texts must hold a text that is not empty. Got none")

@@ -66,8 +66,7 @@ class Tokenizer:
             ids = tf.concat([*start, ids, *end], axis=1)
         ids = ids.to_tensor(PAD)
         missing = tf.maximum(1 - tf.shape(ids)[1], 0)
-        ids = tf.pad(ids, [[0, 0], [0, missing]])
-        return tf.ensure_shape(ids, [None, None])
+        return tf.pad(ids, [[0, 0], [0, missing]])
 
     def decode(self, ids):
         """Texts of ids.
