@@ -161,6 +161,55 @@ def concat_score(query, key, kernel, v):
     )
 
 
+def location_score(query, key, kernel):
+    """Location score, section 3.1, equation 9 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
+
+        score(h_t, s) = (W h_t)_s
+
+    It sees where a key stands, not what it is. W has rows for M memory steps: "for short
+    sentences, we only use the top part" of W h_t, "and for long sentences, we ignore words near
+    the end".
+
+    Args:
+        query: `[..., T, Dq]`.
+        key: `[..., S, Dk]`; only S counts.
+        kernel: W^T, `[Dq, M]`.
+
+    Returns:
+        Scores `[..., T, S]`; -inf for the steps from M on, which gives them weight 0. (Where a
+        mask hides all steps before M, a layer masks those from M on as well.)
+
+    Raises:
+        ValueError: if the kernel does not fit the query.
+
+    Example:
+
+    >>> import numpy as np
+    >>> kernel = np.array([[5.0, 6.0], [7.0, 8.0]])
+    >>> location_score(np.array([[1.0, 0.0]]), np.zeros((3, 1)), kernel).numpy()
+    array([[  5.,   6., -inf]])
+    """
+    kernel, query, key = as_float(kernel), as_float(query), as_float(key)
+    rows = kernel.shape[-1]
+    _check_kernel(kernel, (query.shape[-1], rows), "[Dq, M]")
+    places = ops.arange(ops.shape(key)[-2], dtype="int32")
+    scores = dot_score(query, location_keys(places, kernel)[(None,) * (len(query.shape) - 2)])
+    return ops.where(places < rows, scores, ops.convert_to_tensor(float("-inf"), scores.dtype))
+
+
+def location_keys(places, kernel):
+    """Keys with which `dot_score` is the location score: the row of W for each memory step.
+
+    Args:
+        places: integers `[...]`, where the memory steps stand, from 0.
+        kernel: W^T, `[Dq, M]`.
+
+    Returns:
+        Keys `[..., Dq]`. Steps from M on, which are to be masked, share a row.
+    """
+    return ops.take(ops.transpose(kernel), ops.clip(places, 0, kernel.shape[-1] - 1), axis=0)
+
+
 def _tensors(query, key):
     query, key = as_float(query), as_float(key)
     if query.shape[-1] != key.shape[-1]:

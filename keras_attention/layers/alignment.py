@@ -19,6 +19,8 @@ class Prepared(NamedTuple):
         memory_mask: `[B, ..., S]`, the real keys, or None.
         dropout: the fraction of weights dropped in this call.
         return_attention_scores: whether the weights are wanted.
+        steps: the queries before their projection, `[B, ..., T, D]`.
+        use_causal_mask: whether a causal mask is still to be applied.
     """
 
     queries: Any
@@ -30,6 +32,8 @@ class Prepared(NamedTuple):
     memory_mask: Any = None
     dropout: float = 0.0
     return_attention_scores: bool = False
+    steps: Any = None
+    use_causal_mask: bool = False
 
 
 def start(carries, values, previous=None):

@@ -72,7 +72,7 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
 
     _sliding_window = None
     # Whether `_attend` looks at a window of the memory for each query and applies the query mask
-    # itself: no mask `[B, T, S]` is made then.
+    # and the causal mask itself: no mask `[B, T, S]` is made then.
     _windowed = False
 
     def __init__(self, dropout=0.0, seed=None, normalizer="softmax", **kwargs):
@@ -236,15 +236,17 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
             value_mask=memory_mask,
             attention_mask=attention_mask,
             attention_bias=bias,
-            use_causal_mask=use_causal_mask,
+            use_causal_mask=use_causal_mask and not self._windowed,
             window=self._sliding_window,
             heads=self._num_heads is not None,
         )
         hidden = steps if scores_mask is None else hide(steps, scores_mask, -1)
+        if self._windowed and row_mask is not None:
+            hidden = hide(hidden, row_mask[..., None], -1)
         steps = checks.fit_like(hidden, steps) if memory is None else hidden
         if memory is None:
             keys, values = self._project(keys, values, scores_mask)
-        else:  # what the memory's own mask hides, `precompute` has zeroed
+        elif scores_mask is not None:  # what its own mask hides, `precompute` has zeroed
             others = (query_mask, value_mask, key_mask, attention_mask, bias, self._sliding_window)
             if use_causal_mask or any(x is not None for x in others):
                 keys, values = (hide(x, self._group_heads(scores_mask), -2) for x in (keys, values))
@@ -266,6 +268,8 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
             memory_mask,
             self._dropout if training else 0.0,
             return_attention_scores,
+            steps,
+            use_causal_mask and self._windowed,
         )
         context, weights, carried = self._attend(prepared, carried, training)
         output = self._from_steps(self._finish(context, steps, scores_mask, sizes[1]), query)
