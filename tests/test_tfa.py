@@ -18,6 +18,7 @@ from keras_attention.decoders.bahdanau import BahdanauDecoder
 from keras_attention.decoders.luong import LuongDecoder
 from keras_attention.layers.bahdanau import BahdanauAttention
 from keras_attention.layers.luong import LuongAttention
+from keras_attention.layers.monotonic import MonotonicAlignment
 from keras_attention.search import beam_search
 
 DATA = Path(__file__).parent / "data"
@@ -260,25 +261,63 @@ def set_attention(layer, arrays):
 
 
 ATTENTIONS = {
-    "bahdanau": lambda units: BahdanauAttention(units),
-    "bahdanau_normalized": lambda units: BahdanauAttention(units, normalize=True),
+    "bahdanau": lambda units, **kw: BahdanauAttention(units, **kw),
+    "bahdanau_normalized": lambda units, **kw: BahdanauAttention(units, normalize=True, **kw),
     # tfa's memory layer is the W of the paper's general score: q^T (W h).
-    "luong": lambda units: LuongAttention("general"),
+    "luong": lambda units, **kw: LuongAttention("general", **kw),
+    "luong_scaled": lambda units, **kw: LuongAttention("general", scale=True, **kw),
 }
+
+
+def make_attention(name, arrays, **settings):
+    """A layer of ATTENTIONS with the weights in the file."""
+    layer = ATTENTIONS[name](arrays["memory_layer/kernel"].shape[1], **settings)
+    layer.build(arrays["query"].shape, arrays["memory"].shape)
+    set_attention(layer, arrays)
+    return layer
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention(name, run):
     arrays = load(name)
-    layer = ATTENTIONS[name](arrays["memory_layer/kernel"].shape[1])
-    layer.build(arrays["query"].shape, arrays["memory"].shape)
-    set_attention(layer, arrays)
+    layer = make_attention(name, arrays)
 
     def attend(query, memory, mask):
         return layer(query, memory, value_mask=mask, return_attention_scores=True)[1]
 
     actual = run(attend, arrays["query"], arrays["memory"], padding_mask(arrays))
     close(actual, arrays["alignments"])
+
+
+MONOTONIC = {
+    "parallel": {"mode": "parallel", "hard": False},
+    "recursive": {"mode": "recursive", "hard": False},
+    "hard": {"hard": True},
+}
+
+
+@pytest.mark.parametrize("mode", MONOTONIC)
+@pytest.mark.parametrize(
+    ("name", "score"),
+    [("monotonic_bahdanau", "bahdanau_normalized"), ("monotonic_luong", "luong_scaled")],
+)
+def test_monotonic_attention(name, score, mode):
+    """All steps at once and, the alignment handed on, one after the other."""
+    arrays = load(name)
+    normalizer = MonotonicAlignment(noise=0.0, **MONOTONIC[mode])
+    layer = make_attention(score, arrays, normalizer=normalizer)
+    normalizer.r.assign(arrays["attention_score_bias"])
+    query, memory, mask = arrays["query"], arrays["memory"], padding_mask(arrays)
+    expected = arrays[f"alignments_{mode}"]
+    _, at_once = layer(query, memory, value_mask=mask, return_attention_scores=True)
+    close(at_once, expected)
+    memory = layer.precompute(memory, value_mask=mask)
+    alignment = layer.initial_alignment(memory)
+    for t in range(query.shape[1]):
+        _, step, alignment = layer(
+            query[:, t], memory=memory, alignment=alignment, return_attention_scores=True
+        )
+        close(step, expected[:, t])
 
 
 # Decoders
