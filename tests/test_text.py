@@ -167,6 +167,12 @@ def test_lower_case(cls):
         assert np.array_equal(upper, tokenizer.encode("àb"))
 
 
+def test_lower_case_of_a_nul_hides_nothing():
+    """TensorFlow's own lower case would end the text there."""
+    tokenizer = CharacterTokenizer.fit(["ab\ufffd"], lowercase=True)
+    assert strings(tokenizer.decode(tokenizer.encode("A\x00B"))) == ["a\ufffdb"]
+
+
 # Words
 
 

@@ -1,6 +1,7 @@
 """A token for each frequent piece of a word, by a SentencePiece model."""
 
 import base64
+import hashlib
 import io
 import re
 from typing import NamedTuple
@@ -187,7 +188,8 @@ def _graph_functions(model):
     """The model as graph functions, each of which makes the model's resource whenever it runs.
 
     So nothing outside of the graph has to be tracked by whoever saves it; and a resource made in
-    eager mode would not last: TensorFlow drops it when a seed is set.
+    eager mode would not last: TensorFlow drops it when a seed is set. Its name tells one model from
+    another, as TensorFlow's loader shares a resource between operations of one name.
     """
     import tensorflow as tf
 
@@ -196,8 +198,10 @@ def _graph_functions(model):
     except ImportError as error:
         raise _missing("tensorflow_text") from error
 
+    name = f"sentencepiece_{hashlib.sha256(model).hexdigest()}"
+
     def processor():
-        return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
+        return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32, name=name)
 
     texts = tf.TensorSpec([None], tf.string)
     ids = tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1)
