@@ -145,27 +145,36 @@ def drawn_dropout(cell, inputs, state, training):
         training: whether dropout is applied at all.
 
     Returns:
-        A context manager.
+        A context manager that gives, for each cell from the lowest up, its masks of the inputs
+        and of the state as Keras makes them: None, a tensor `[B, size]`, or a list of them, one
+        a gate. None if `training` is false.
     """
-    if training:
-        _draw_dropout(cell, inputs, state)
+    _forget_dropout(cell)  # An earlier call of a cell by itself may have left some.
     try:
-        yield
+        yield _draw_dropout(cell, inputs, state) if training else None
     finally:
-        for one in _cells(cell):
-            if hasattr(one, "reset_dropout_mask"):
-                one.reset_dropout_mask()
-                one.reset_recurrent_dropout_mask()
+        _forget_dropout(cell)
 
 
 def _draw_dropout(cell, inputs, state):
     if isinstance(cell, keras.layers.StackedRNNCells):
+        masks = []
         for one, its_state in zip(cell.cells, state, strict=True):
-            _draw_dropout(one, inputs, its_state)
+            masks += _draw_dropout(one, inputs, its_state)
             inputs = ops.zeros((ops.shape(inputs)[0], output_size(one)), inputs.dtype)
-    elif hasattr(cell, "get_dropout_mask"):
-        cell.get_dropout_mask(inputs)
-        cell.get_recurrent_dropout_mask(_flat(state)[0])
+        return masks
+    if not hasattr(cell, "get_dropout_mask"):
+        return [(None, None)]
+    return [(cell.get_dropout_mask(inputs), cell.get_recurrent_dropout_mask(_flat(state)[0]))]
+
+
+def _forget_dropout(cell):
+    if isinstance(cell, keras.layers.StackedRNNCells):
+        for one in cell.cells:
+            _forget_dropout(one)
+    elif hasattr(cell, "reset_dropout_mask"):
+        cell.reset_dropout_mask()
+        cell.reset_recurrent_dropout_mask()
 
 
 def _cells(cell):
