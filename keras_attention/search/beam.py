@@ -228,7 +228,7 @@ class _Beams:
     def _done(self, carry):
         """Whether in no row a live hypothesis can get among the N."""
         _, live, finished, _, _ = carry
-        bound = ops.max(live.scores, axis=1) / self.lp[self.length]
+        bound = live.scores[:, 0] / self.lp[self.length]  # they are sorted
         return ops.all(ops.greater_equal(finished.ranking[:, -1], bound))
 
     def _weights(self, weights, found, is_real):

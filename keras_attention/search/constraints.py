@@ -97,7 +97,8 @@ class Constraints:
             latest = ops.take(ids, ops.maximum(index - (n - 1) + m, 0), axis=1)
             same = ops.logical_and(same, ops.equal(ids[:, m : m + windows], latest[:, None]))
         last = ids[:, n - 1 :]
-        same = ops.logical_and(same, ops.ones_like(last, "bool"))
+        is_token = ops.logical_and(last >= 0, last < size)  # padding of a row that has ended
+        same = ops.logical_and(same, is_token)
         rows = ops.arange(ops.shape(ids)[0], dtype="int32")[:, None] + ops.zeros_like(last)
         places = ops.stack([rows, ops.where(same, last, ops.zeros_like(last))], axis=-1)
         counts = ops.scatter(

@@ -135,7 +135,7 @@ class _Draw:
 
     def _shares(self, log_probabilities):
         """What each token weighs in the draw; sorted where there is a `top_p`."""
-        largest = ops.max(log_probabilities, axis=-1, keepdims=True)
+        largest, _ = ops.top_k(log_probabilities, 1)  # `ops.max` refuses an empty batch
         largest = ops.where(ops.isfinite(largest), largest, ops.zeros_like(largest))
         shares = ops.exp((log_probabilities - largest) / self.temperature)
         if self.top_p:
