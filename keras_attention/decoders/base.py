@@ -169,6 +169,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
             memory = self.precompute(memory)
         inputs = checks.check_float(inputs, "inputs", self.compute_dtype)
         self._check_inputs(inputs=inputs[:, None] if len(inputs.shape) == 2 else inputs[None])
+        inputs = ops.copy(inputs)  # without a Keras mask: cells warn that they do not pass it on
         state = states.pack(self.start_state(memory), state, "state")
         output, weights, state = self._step(
             inputs, state, memory, return_attention_scores, run_cell_on(self.cell)

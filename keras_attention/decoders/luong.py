@@ -28,6 +28,7 @@ class LuongDecoder(RecurrentDecoder):
         attention: an attention layer of this package; in the paper `LuongAttention`.
         units: U, the size of the output; by default that of the cell's output.
         use_bias: whether to add b_c (the paper has none).
+        activation: what takes the place of tanh; None for a linear map.
         input_feeding: whether the output of a step goes into the next.
         **kwargs: arguments of `keras.layers.Layer` (name, dtype, ...).
 
@@ -58,17 +59,27 @@ class LuongDecoder(RecurrentDecoder):
     (TensorShape([2, 4, 6]), TensorShape([2, 4, 3]))
     """
 
-    def __init__(self, cell, attention, units=None, use_bias=True, input_feeding=False, **kwargs):
+    def __init__(
+        self,
+        cell,
+        attention,
+        units=None,
+        use_bias=True,
+        activation="tanh",
+        input_feeding=False,
+        **kwargs,
+    ):
         super().__init__(cell, attention, **kwargs)
         self.units = None if units is None else check_positive("units", units)
         self.use_bias = use_bias
+        self.activation = keras.activations.get(activation)
         self.input_feeding = input_feeding
 
     def build(self, inputs_shape, memory_shape):
         super().build(inputs_shape, memory_shape)
         self.combine = keras.layers.Dense(
             self._output_size(),
-            activation="tanh",
+            activation=self.activation,
             use_bias=self.use_bias,
             name="combine",
             dtype=self.dtype_policy,
@@ -119,6 +130,7 @@ class LuongDecoder(RecurrentDecoder):
         own = {
             "units": self.units,
             "use_bias": self.use_bias,
+            "activation": keras.activations.serialize(self.activation),
             "input_feeding": self.input_feeding,
         }
         return {**super().get_config(), **own}

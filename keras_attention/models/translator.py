@@ -1,0 +1,214 @@
+"""A trained encoder and decoder in use: encode, step, search; text in and text out."""
+
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attention.checks import check_positive
+from keras_attention.search import BeamResult, beam_search, greedy_search, sample
+from keras_attention.text import END, PAD, START
+
+BATCH_SIZE = 64
+SAMPLING = ("temperature", "top_k", "top_p", "seed")
+
+
+class Translation(NamedTuple):
+    """One output text and how it came about.
+
+    Attributes:
+        text: the text.
+        score: its log-probability.
+        source_tokens, target_tokens: the S tokens read and the T tokens written.
+        attention_scores: `[T, S]` attention weights, for `plot_alignment`.
+    """
+
+    text: str
+    score: float
+    source_tokens: list
+    target_tokens: list
+    attention_scores: Any
+
+
+class Translator:
+    """The inference counterpart of a `Seq2Seq` model; it shares the model's layers.
+
+        memory, state = encode(source_ids)
+        logits, weights, state = step(tokens, state, memory)
+
+    Args:
+        encoder: Keras model from source ids `[B, S]` to `[memory [B, S, D], state, ...]`.
+        decoder: a decoder of this package.
+        embed: function from target ids `[B]` to `[B, E]`.
+        to_logits: function from the decoder's outputs `[B, U]` to logits `[B, V]`.
+        source, target: the tokenizers, or None where the model was made for ids only.
+    """
+
+    def __init__(self, encoder, decoder, embed, to_logits, source=None, target=None):
+        self.encoder, self.decoder = encoder, decoder
+        self.embed, self.to_logits = embed, to_logits
+        self.source, self.target = source, target
+        self._searches = {}
+
+    def encode(self, source_ids):
+        """Reads the source: ids `[B, S]` -> `(memory, state)`, both for `step`.
+
+        Args:
+            source_ids: integers, 0 is padding.
+
+        Returns:
+            The projected memory, a tuple of tensors `[B, S, ...]`, and the decoder's state.
+        """
+        source_ids = _as_ids(source_ids, self.encoder.input_shape)
+        memory, *state = self.encoder(source_ids, training=False)
+        memory = self.decoder.precompute(memory, ops.not_equal(source_ids, PAD))
+        return memory, self.decoder.start_state(memory, state)
+
+    def step(self, tokens, state, memory):
+        """One step: tokens `[B]` -> `(logits [B, V], weights [B, S], state)`."""
+        output, weights, state = self.decoder.step(
+            self.embed(tokens), state, memory, return_attention_scores=True
+        )
+        return self.to_logits(output), weights, state
+
+    def search(self, source_ids, max_length=None, beam_width=1, **options):
+        """Searches for an output to each source.
+
+        Args:
+            source_ids: integers `[B, S]`, 0 is padding.
+            max_length: L, the most tokens of an output, the end included; by default about one
+                and a half times S.
+            beam_width: 1 for `greedy_search`, more for `beam_search`.
+            **options: arguments of the search: `length_penalty`, `num_results`, ...; with one of
+                `temperature`, `top_k`, `top_p` and `seed` the output is drawn by `sample`.
+
+        Returns:
+            A `SearchResult`; of `beam_search` a `BeamResult`.
+        """
+        beam_width = check_positive("beam_width", beam_width)
+        shared = {"forbidden_tokens": (PAD, START), **options}
+        if max_length is None:
+            max_length = default_length(source_ids.shape[1])
+        memory, state = self.encode(source_ids)
+        starts = ops.full_like(source_ids[:, 0], START)
+        common = {"memory": memory, "start_tokens": starts, "end_token": END, "state": state}
+        common |= {"max_length": max_length, **shared}
+        if any(name in options for name in SAMPLING):
+            if beam_width > 1:
+                raise ValueError(
+                    f"`beam_width` does not go with sampling ({', '.join(SAMPLING)}). "
+                    f"Received: {beam_width}."
+                )
+            return sample(self.step, **common)
+        if beam_width == 1 and "num_results" not in options:
+            return greedy_search(self.step, **common)
+        mask = ops.not_equal(source_ids, PAD)
+        return beam_search(self.step, beam_width=beam_width, memory_mask=mask, **common)
+
+    def translate(self, texts, beam_width=1, max_length=None, details=False, **options):
+        """Outputs for texts, in batches of texts of like lengths.
+
+        Args:
+            texts: a str or a list of str.
+            beam_width, max_length, **options: as of `search`.
+            details: whether to return a `Translation` for each output, with the alignment.
+
+        Returns:
+            A list of str (or `Translation`), one for each text, in their order; for one str, one.
+            With `num_results` a list of lists, the best first. The output for a text without
+            tokens is empty.
+
+        Raises:
+            ValueError: if the model has no tokenizers, or an item is no text.
+        """
+        if self.source is None or self.target is None:
+            raise ValueError(
+                "`translate` needs a model that was made with tokenizers for source and target, "
+                "not with vocabulary sizes. `search` takes ids."
+            )
+        single = isinstance(texts, (str, bytes))
+        texts = [texts] if single else list(texts)
+        if not texts:
+            return []
+        ids = np.asarray(self.source.encode(texts, add_end=True))
+        lengths = (ids != PAD).sum(axis=1)
+        results = [None] * len(texts)
+        order = np.argsort(lengths, kind="stable")
+        for rows in np.split(order, range(BATCH_SIZE, len(order), BATCH_SIZE)):
+            batch = ids[rows, : lengths[rows].max()]
+            found = self._compiled(max_length, beam_width, options)(batch)
+            for row, result in zip(rows, self._texts(batch, found, details), strict=True):
+                results[row] = result
+        several = "num_results" in options
+        results = [x if several else x[0] for x in results]
+        return results[0] if single else results
+
+    def _compiled(self, max_length, beam_width, options):
+        """The search as a compiled function of source ids, made once for each set of options."""
+
+        def search(source_ids):
+            return self.search(source_ids, max_length, beam_width, **options)
+
+        if keras.backend.backend() != "tensorflow":
+            return lambda ids: search(ops.convert_to_tensor(ids))
+        import tensorflow as tf
+
+        key = (max_length, beam_width, repr(sorted(options.items())))
+        if key not in self._searches or "seed" in options:
+            # Lengths rounded up: one graph serves many lengths.
+            self._searches[key] = tf.function(search, reduce_retracing=True)
+        return self._searches[key]
+
+    def _texts(self, source_ids, found, details):
+        """For each source the list of its outputs, the best first."""
+        ids, scores = np.array(found.ids), np.asarray(found.scores)
+        weights = None if found.attention_scores is None else np.asarray(found.attention_scores)
+        lengths = np.asarray(found.lengths)
+        if not isinstance(found, BeamResult):
+            ids, scores, lengths = ids[:, None], scores[:, None], lengths[:, None]
+            weights = None if weights is None else weights[:, None]
+        # A text of which nothing is left to read has an empty output.
+        ids[(source_ids > END).sum(axis=1) == 0] = PAD
+        texts = np.char.decode(np.asarray(self.target.decode(ids)).astype("bytes"), "utf-8")
+        if not details:
+            return texts.tolist()
+        sources, targets = _strings(self.source, source_ids), _strings(self.target, ids)
+        sizes = (source_ids != PAD).sum(axis=1)
+        return [
+            [
+                Translation(
+                    text,
+                    float(scores[row, n]),
+                    sources[row][: sizes[row]],
+                    targets[row][n][: lengths[row, n]],
+                    None if weights is None else weights[row, n, : lengths[row, n], : sizes[row]],
+                )
+                for n, text in enumerate(several)
+            ]
+            for row, several in enumerate(texts.tolist())
+        ]
+
+
+def default_length(source_length):
+    """The most tokens of an output to sources `[B, S]`; in steps, so that few graphs are made."""
+    length = 100 if source_length is None else source_length
+    return 32 * (1 + (3 * length // 2 + 10) // 32)
+
+
+def _as_ids(ids, input_shape):
+    ids = ops.convert_to_tensor(ids)
+    dtype = keras.backend.standardize_dtype(ids.dtype)
+    if len(ids.shape) != 2 or not dtype.startswith(("int", "uint")):
+        raise ValueError(
+            f"`source_ids` must be integers [B, S]. Received dtype {dtype}, shape {ids.shape}."
+        )
+    if ids.shape[1] == 0:
+        raise ValueError("`source_ids` must have at least one step (0 is padding). Received none.")
+    return ids
+
+
+def _strings(tokenizer, ids):
+    """The tokens of ids as nested lists of str."""
+    tokens = np.asarray(tokenizer.tokens_of(ids))
+    return np.vectorize(lambda token: token.decode("utf-8"), otypes=[object])(tokens).tolist()
