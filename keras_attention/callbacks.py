@@ -1,4 +1,4 @@
-"""Callbacks that show attention while a model trains."""
+"""Callbacks that show attention and translate while a model trains."""
 
 import re
 import warnings
@@ -138,3 +138,54 @@ def _as_input(x):
             f"`inputs` must be arrays, as `model.predict` takes them. Received: {x!r}."
         )
     return keras.ops.convert_to_tensor(x)
+
+
+class TranslationMetric(keras.callbacks.Callback):
+    """Translates held-out texts after each epoch and logs how good the outputs are.
+
+    The value is in the logs, for `EarlyStopping`, `ModelCheckpoint` and the history.
+
+    Args:
+        sources: N texts.
+        references: N references, of any kind that `metric` takes.
+        metric: function `(outputs, references) -> number`; outputs are N str.
+        name: the name of the value in the logs.
+        every: after every how many epochs.
+        **options: arguments of the model's `translate` (`beam_width`, ...).
+
+    Returns:
+        A callback for `fit` of a model with `translate`, such as `Seq2Seq`; it has no tensors of
+        any shape `[...]` of its own.
+
+    Raises:
+        ValueError: if the numbers of texts differ, or the model has no `translate`.
+
+    Example:
+
+    >>> errors = lambda outputs, right: sum(a != b for a, b in zip(outputs, right))
+    >>> TranslationMetric(["ab"], ["ba"], errors, name="errors").name
+    'errors'
+    """
+
+    def __init__(self, sources, references, metric, name="metric", every=1, **options):
+        super().__init__()
+        if len(sources) != len(references):
+            raise ValueError(
+                "`sources` and `references` must have the same length. "
+                f"Received {len(sources)} and {len(references)}."
+            )
+        self.sources, self.references = list(sources), list(references)
+        self.metric, self.name, self.options = metric, name, options
+        self.every = check_positive("every", every)
+
+    def on_train_begin(self, logs=None):
+        if not hasattr(self.model, "translate"):
+            raise ValueError(
+                "TranslationMetric needs a model with `translate`, such as Seq2Seq. Received: "
+                f"{type(self.model).__name__}."
+            )
+
+    def on_epoch_end(self, epoch, logs=None):
+        if (epoch + 1) % self.every == 0 and logs is not None:
+            outputs = self.model.translate(self.sources, **self.options)
+            logs[self.name] = float(self.metric(outputs, self.references))
