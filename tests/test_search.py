@@ -4,9 +4,13 @@ import keras
 import numpy as np
 import pytest
 import reference as ref
+import reference_search
 import tensorflow as tf
 from conftest import MODES
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from keras import ops
+from search_models import Model, distribution
 
 from keras_attention import (
     BahdanauAttention,
@@ -359,6 +363,110 @@ def test_start_tokens_of_any_integer_kind():
         np.testing.assert_array_equal(result.ids, [[8, END, 0, 0], [6, 7, 8, END]])
 
 
+def test_scalars_in_the_state_belong_to_all_rows(mode):
+    """Such as the number of steps made."""
+
+    def step(tokens, state):
+        place = state["place"]
+        return ops.ones((2, 1)) * 5.0 * ops.one_hot(place + 4, V)[None], {"place": place + 1}
+
+    search = MODES[mode](lambda t: greedy_search(step, {"place": tf.constant(0)}, t, END, 4))
+    np.testing.assert_array_equal(search(tf.constant([3, 3])).ids, [[4, 5, 6, 7]] * 2)
+
+
+def test_memory_is_given_to_each_step():
+    memory = {"tokens": [np.array([5, 6])], "more": (np.ones((2, 3)),)}
+    seen = []
+
+    def step(tokens, state, memory):
+        seen.append(keras.tree.map_structure(lambda x: tuple(x.shape), memory))
+        return 5.0 * ops.one_hot(memory["tokens"][0], V), state
+
+    result = greedy_search(step, [], [3, 3], END, 3, memory=memory)
+    np.testing.assert_array_equal(result.ids, [[5, 5, 5], [6, 6, 6]])
+    assert seen == [{"tokens": [(2,)], "more": ((2, 3),)}] * 3
+
+
+# Constraints
+
+
+def greedy_by_the_reference(model, state, last, length, rules):
+    """Tokens and score; -inf where no token is possible."""
+    tokens, score = [], 0.0
+    while len(tokens) < length and (not tokens or last != END):
+        logits, state, _ = model.reference_step(last, state)
+        options = reference_search.continuations(logits, tokens, END, **rules)
+        if not options:
+            return tokens, -np.inf
+        last = max(options, key=options.get)
+        score += options[last]
+        tokens.append(last)
+    return tokens, score
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    length=st.integers(1, 9),
+    n=st.integers(0, 4),
+    forbidden=st.sampled_from([(), (0,), [1, 3], (1, 1)]),
+    data=st.data(),
+)
+def test_rules_equal_the_reference(seed, length, n, forbidden, data):
+    model = Model(seed, V=5, end=END, end_bias=1.0)
+    states, starts = model.draw(np.random.default_rng(seed), 8)
+    minimum = data.draw(st.integers(0, length))
+    result = greedy_search(
+        model.step, states, starts, END, length, pad_token=-1, min_length=minimum,
+        forbidden_tokens=forbidden, no_repeat_ngram=n,
+    )  # fmt: skip
+    rules = {"min_length": minimum, "forbidden": forbidden, "n": n}
+    for b in range(8):
+        tokens, score = greedy_by_the_reference(model, states[b], starts[b], length, rules)
+        np.testing.assert_array_equal(result.ids[b], tokens + [-1] * (length - len(tokens)))
+        np.testing.assert_allclose(result.scores[b], score, rtol=1e-5, atol=1e-5)
+
+
+def test_rules_in_all_modes(mode, rng):
+    model = Model(1, V=5, end=END, end_bias=1.0)
+    states, starts = model.draw(rng, 6)
+    rules = dict(min_length=3, forbidden_tokens=[3], no_repeat_ngram=2)
+    plain, ruled = (
+        MODES[mode](lambda s, t, more=more: greedy_search(model.step, s, t, END, 7, **more).ids)
+        for more in ({}, rules)
+    )
+    arguments = tf.constant(states), tf.constant(starts)
+    assert np.any(plain(*arguments) != ruled(*arguments))
+    np.testing.assert_array_equal(
+        ruled(*arguments), greedy_search(model.step, states, starts, END, 7, **rules).ids
+    )
+
+
+def test_rules_do_not_change_the_probabilities():
+    """The score is that of the model, with its softmax over all tokens."""
+    step = distribution([0.1, 0.2, 0.4, 0.3])
+    result = greedy_search(
+        step, [], [0], 2, 3, min_length=2, forbidden_tokens=[3], no_repeat_ngram=2
+    )
+    np.testing.assert_array_equal(result.ids, [[1, 1, 2]])
+    np.testing.assert_allclose(result.scores, [np.log(0.2 * 0.2 * 0.4)], rtol=1e-5)
+
+
+def test_the_end_comes_early_where_nothing_else_is_possible():
+    """Two tokens are there, each may come once; then there is the end, too early as it is."""
+    result = greedy_search(
+        distribution([0.5, 0.4, 0.1]), [], [0], END, 6, min_length=5, no_repeat_ngram=1
+    )
+    np.testing.assert_array_equal(result.ids, [[0, 1, END, 0, 0, 0]])
+    np.testing.assert_allclose(result.scores, [np.log(0.5 * 0.4 * 0.1)], rtol=1e-5)
+
+
+def test_without_an_end_token():
+    result = greedy_search(distribution([0.3, 0.1, 0.6]), [], [0], None, 4, min_length=2)
+    np.testing.assert_array_equal(result.ids, [[2, 2, 2, 2]])
+    np.testing.assert_array_equal(result.lengths, [4])
+
+
 # Errors
 
 
@@ -372,6 +480,38 @@ def test_wrong_start_tokens(starts):
 def test_wrong_max_length(length):
     with pytest.raises(ValueError, match="`max_length` must be a positive integer"):
         greedy_search(counter(8)[0], [], [3], END, length)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("end_token", "end"),
+        ("end_token", V),
+        ("end_token", -1),
+        ("pad_token", None),
+        ("min_length", 7),
+        ("min_length", 0.0),
+        ("forbidden_tokens", 3),
+        ("forbidden_tokens", "3"),
+        ("forbidden_tokens", [V]),
+        ("forbidden_tokens", [END]),
+        ("no_repeat_ngram", True),
+        ("state", [np.zeros((2, 1))]),
+        ("memory", np.zeros((2, 1))),
+    ],
+    ids=str,
+)
+def test_errors_name_the_argument(name, value):
+    arguments = dict(state=[], start_tokens=[3], end_token=END, max_length=6)
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        greedy_search(counter(8)[0], **{**arguments, name: value})
+
+
+def test_a_step_that_changes_the_structure_of_the_state():
+    with pytest.raises(ValueError, match="`step` must return a state of the structure"):
+        greedy_search(
+            lambda tokens, state: (np.zeros((1, V)), state * 2), [tf.zeros(1)], [3], END, 2
+        )
 
 
 @pytest.mark.parametrize(
