@@ -51,11 +51,7 @@ def start(carries, values, previous=None):
     """
     zeros = ops.zeros_like(upcast(values[..., 0]))
     starts = {
-        "position": lambda: (
-            ops.cast(ops.zeros_like(zeros[:, 0]), "int32")
-            if zeros.shape[1] != 0
-            else ops.zeros((ops.shape(zeros)[0],), "int32")
-        ),
+        "position": lambda: ops.cast(ops.sum(zeros, axis=-1), "int32"),
         "previous": lambda: zeros if previous is None else ops.cast(previous, zeros.dtype),
         "coverage": lambda: zeros,
     }
@@ -71,6 +67,42 @@ def start_spec(carries, batch, keys, dtype):
         else keras.KerasTensor((batch, keys), dtype)
         for name in carries
     }
+
+
+def check(alignment, carries, values):
+    """`alignment`, if it fits a layer that carries `carries` and a memory of these values.
+
+    Args:
+        alignment: what a caller passed.
+        carries: names of what is carried.
+        values: values `[B, ..., S, Dv]` of the memory.
+
+    Returns:
+        The alignment, in the dtypes that `start` gives.
+
+    Raises:
+        ValueError: if it is no dictionary of these names, or a shape differs.
+    """
+    if not isinstance(alignment, dict) or set(alignment) != set(carries):
+        got = sorted(alignment) if isinstance(alignment, dict) else type(alignment).__name__
+        raise ValueError(
+            "`alignment` must be what `initial_alignment` or the last call returned: a dictionary "
+            f"with the entries {sorted(carries)}. Received: {got}."
+        )
+    batch, keys = values.shape[0], values.shape[-2]
+    dtype = keras.backend.result_type(values.dtype, "float32")
+    fitted = {}
+    for name, x in alignment.items():
+        x, counts = ops.convert_to_tensor(x), name == "position"
+        shape = (batch,) if counts else (batch, keys)
+        if len(x.shape) != len(shape) or any(
+            None not in sizes and sizes[0] != sizes[1] for sizes in zip(x.shape, shape, strict=True)
+        ):
+            raise ValueError(
+                f"`alignment[{name!r}]` must have shape {shape}. Received shape {tuple(x.shape)}."
+            )
+        fitted[name] = ops.cast(x, "int32" if counts else dtype)
+    return fitted
 
 
 def advance(alignment, weights):
@@ -122,10 +154,8 @@ def attend_in_steps(attend_step, prepared, alignment):
         outputs, alignment = step({name: x[:, 0] for name, x in sequences.items()}, alignment)
         return outputs[0][:, None], outputs[1][:, None], alignment
     dtype = keras.backend.standardize_dtype(prepared.values.dtype)
-    shapes = (
-        (None, prepared.values.shape[-1]),
-        (prepared.queries.shape[0], prepared.keys.shape[-2]),
-    )
+    batch = prepared.queries.shape[0]
+    shapes = ((batch, prepared.values.shape[-1]), (batch, prepared.keys.shape[-2]))
     (context, weights), alignment = scan_steps(
         step, sequences, alignment, [(shape, dtype) for shape in shapes]
     )

@@ -219,7 +219,12 @@ def spread(weights, window, memory_mask, size):
 
 
 def take_steps(x, index):
-    """`x[b, index[b, ...]]`: from `[B, S, ...]` and integers `[B, T, W]` to `[B, T, W, ...]`."""
+    """`x[b, index[b, ...]]`: from `[B, S, ...]` and integers `[B, T, W]` to `[B, T, W, ...]`.
+
+    A first axis of size 1 broadcasts.
+    """
+    if x.shape[0] == 1:
+        return ops.take(x[0], index, axis=0)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -240,8 +245,9 @@ def _entries(x, index):
     """Entries of a mask or bias that broadcasts to `[B, T, S]` at `index` `[B, T, W]`."""
     batch, steps, _ = ops.shape(index)
     size = ops.shape(x)[-1]
-    if len(x.shape) == 3 and x.shape[1] == 1:  # the same for all queries
-        return take_steps(ops.broadcast_to(x[:, 0], (batch, size)), index)
+    if x.shape[1] == 1:  # the same for all queries
+        x = x[:, 0]
+        return take_steps(x if x.shape[0] == 1 else ops.broadcast_to(x, (batch, size)), index)
     return take_entries(ops.broadcast_to(x, (batch, steps, size)), index)
 
 

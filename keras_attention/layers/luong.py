@@ -207,12 +207,10 @@ class LuongAttention(AttentionLayer):
 
     def _with_location_keys(self, prepared):
         """The row of W of each memory step as its key; steps that have none are masked."""
-        batch, size, _ = ops.shape(prepared.values)
+        size = ops.shape(prepared.values)[1]
         places = places_of(prepared.memory_mask, size)
         mask = combine_masks(prepared.mask, (places < self.max_memory)[:, None])
         keys = location_keys(places, ops.cast(self.location_kernel, self.compute_dtype))
-        if self.local is not None:
-            keys = ops.broadcast_to(keys, (batch, size, keys.shape[-1]))
         return prepared._replace(keys=keys, values=hide(prepared.values, mask, -2), mask=mask)
 
     def _positions(self, prepared, alignment):
