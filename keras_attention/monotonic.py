@@ -30,7 +30,7 @@ def monotonic_weights(probabilities, previous, mode="parallel"):
         weights_s = p_s q_s
                   = p_s sum over k <= s of previous_k prod over k <= l < s of (1 - p_l)
 
-    Section 2.3, equation 8, and appendix C of
+    Training in expectation, section 2.3 of
     [Raffel et al., 2017](https://arxiv.org/abs/1704.00784).
 
     Args:
@@ -76,13 +76,13 @@ def monotonic_attention(scores, previous, mask=None, mode="parallel", noise=0.0,
 
         p_s = sigmoid(scores_s + noise * N(0, 1)),  weights = monotonic_weights(p, previous)
 
-    Section 2.5 of [Raffel et al., 2017](https://arxiv.org/abs/1704.00784). With noise in training
-    the scores learn to be large, so that the hard alignment at inference is close to the expected
+    [Raffel et al., 2017](https://arxiv.org/abs/1704.00784). With noise in training the scores
+    learn to be large, so that the hard alignment at inference is close to the expected
     one.
 
     Args:
         scores: `[..., S]`, floating, those of one step: `[B, S]`, or `[B, N, S]` with heads. (The
-            paper adds a learned offset that starts at a negative number such as -4, section 2.4.)
+            paper adds a learned offset that starts at a negative number such as -4.)
         previous: `[..., S]`, the weights of the step before.
         mask: boolean, broadcastable to the scores, True = may attend. Masked entries have p = 0:
             they are passed over, with weight 0 and no gradient.
@@ -153,7 +153,7 @@ def _parallel(p, previous):
     A pair (keep, start) of entry s stands for the entries s - d + 1 to s together; merged with
     the pair of entry s - d it stands for 2d of them. All terms are sums of products of numbers
     in [0, 1], so nothing cancels, overflows or is divided: the closed form with cumulative sums
-    and products, in appendix C of the paper, divides by products that vanish where p is near 1, and
+    and products, which the paper gives as well, divides by products that vanish where p is near 1, and
     in float32 its weights are then wrong by as much as their size.
     """
     positions = ops.arange(ops.shape(p)[-1], dtype="int32")

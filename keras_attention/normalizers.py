@@ -75,9 +75,8 @@ def sparsemax(scores, mask=None):
 
         weights[..., s] = max(scores[..., s] - tau, 0),  tau such that the row sums to 1
 
-    Equation 2 and algorithm 1 of
-    [Martins and Astudillo, 2016](https://arxiv.org/abs/1602.02068); exact, by sorting, and so is
-    the gradient (equation 13).
+    Algorithm 1 of [Martins and Astudillo, 2016](https://arxiv.org/abs/1602.02068): exact, by
+    sorting; and so is the gradient.
 
     Args:
         scores: `[..., T, S]`, floating. -inf counts as the lowest finite number.
@@ -105,8 +104,8 @@ def entmax15(scores, mask=None):
 
         weights[..., s] = max(scores[..., s] / 2 - tau, 0)^2,  tau such that the row sums to 1
 
-    Section 4.2 and algorithm 2 of [Peters et al., 2019](https://arxiv.org/abs/1905.05702); exact,
-    by sorting, and so is the gradient (proposition 2).
+    The case alpha = 1.5 of [Peters et al., 2019](https://arxiv.org/abs/1905.05702): exact, by
+    sorting; and so is the gradient.
 
     Args:
         scores: `[..., T, S]`, floating. -inf counts as the lowest finite number.

@@ -16,9 +16,9 @@ import numpy as np
 
 
 def entmax_row(z, alpha):
-    """Peters, equation 10: [(alpha - 1) z - tau]_+^(1 / (alpha - 1)), tau found by bisection.
+    """Peters: [(alpha - 1) z - tau]_+^(1 / (alpha - 1)), tau found by bisection.
 
-    alpha = 2 is sparsemax (Martins, proposition 1). The sum falls as tau rises: between max - 1,
+    alpha = 2 is sparsemax (Martins). The sum falls as tau rises: between max - 1,
     where the largest entry alone gives 1, and max, where nothing is left.
     """
     z = (alpha - 1) * (np.asarray(z, np.float64) - np.max(z))
@@ -46,16 +46,16 @@ def entmax(scores, mask=None, alpha=2.0):
 
 
 def entmax_jacobian(weights, alpha):
-    """Peters, proposition 2: diag(s) - s s^T / sum(s), s = p^(2 - alpha) where p > 0, else 0.
+    """Peters: diag(s) - s s^T / sum(s), s = p^(2 - alpha) where p > 0, else 0.
 
-    alpha = 2 gives Martins, equation 13.
+    alpha = 2 gives that of Martins, where s is 1 on the support.
     """
     s = np.array([p ** (2 - alpha) if p > 0 else 0.0 for p in weights])
     return np.diag(s) - np.outer(s, s) / s.sum()
 
 
 def monotonic(p, previous):
-    """Raffel, equation 8, one row: p_s sum_(k <= s) previous_k prod_(k <= l < s) (1 - p_l)."""
+    """Raffel, training in expectation, one row: p_s sum_(k <= s) previous_k prod_(k <= l < s) (1 - p_l)."""
     p, previous = np.asarray(p, np.float64), np.asarray(previous, np.float64)
     weights = np.zeros(len(p))
     for s in range(len(p)):

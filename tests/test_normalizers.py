@@ -209,7 +209,7 @@ def test_long_rows(normalizer, rng, scale):
 
 
 def test_sparse_weights_are_those_of_their_definition(rng):
-    """Martins, equation 1: no point of the simplex is nearer to the scores than sparsemax."""
+    """Martins: no point of the simplex is nearer to the scores than sparsemax."""
     scores = rng.normal(size=(30, 4))
     weights = to_numpy(sparsemax(scores))
     distance = ((weights - scores) ** 2).sum(-1)

@@ -1,0 +1,87 @@
+"""Cross-entropy of token ids that are padded."""
+
+from numbers import Real
+
+import keras
+from keras import ops
+
+from keras_attention.losses.steps import StepLoss, not_padding
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class MaskedCrossEntropy(StepLoss):
+    """Cross-entropy of token ids, averaged over the tokens that are not padding.
+
+        loss_t = (1 - label_smoothing) * -log p_t(y_t) + label_smoothing * mean_v -log p_t(v)
+
+    Label smoothing as in section 7 of [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567),
+    uniform over the whole vocabulary. No one-hot target is made.
+
+    Args:
+        label_smoothing: the share that is spread over the vocabulary, in [0, 1).
+        pad_token: the id that is padding, or None if there is none. It may lie outside of the
+            vocabulary, e.g. -1.
+        from_logits: whether `y_pred` are logits. Probabilities are taken to be at least
+            `keras.config.epsilon()`.
+        reduction, name, dtype: as of `StepLoss`.
+
+    Call arguments:
+        y_true: token ids `[B, T]`.
+        y_pred: logits or probabilities `[B, T, V]`.
+        sample_weight: `[B]`, `[B, 1]` or `[B, T]`.
+
+    Returns:
+        A number; for reduction None the losses `[B, T]`, 0 at the padding. An id outside of
+        [0, V) that is not padding is an error where the device can raise one (TensorFlow on a
+        CPU), and gives NaN elsewhere (XLA, GPUs).
+
+    Raises:
+        ValueError: if shapes do not fit, or `label_smoothing` lies outside of [0, 1).
+
+    Example: the third token is padding
+
+    >>> import numpy as np
+    >>> loss = MaskedCrossEntropy()(np.array([[2, 1, 0]]), np.zeros((1, 3, 4)))
+    >>> print(f"{float(loss):.4f} = log 4")
+    1.3863 = log 4
+    """
+
+    def __init__(
+        self,
+        label_smoothing=0.0,
+        pad_token=0,
+        from_logits=True,
+        reduction="sum_over_batch_size",
+        name="masked_cross_entropy",
+        dtype=None,
+    ):
+        super().__init__(reduction, name, dtype)
+        if not isinstance(label_smoothing, Real) or not 0 <= label_smoothing < 1:
+            raise ValueError(
+                f"`label_smoothing` must be a number in [0, 1). Received: {label_smoothing!r}."
+            )
+        self.label_smoothing = float(label_smoothing)
+        self.pad_token = pad_token
+        self.from_logits = from_logits
+
+    def real_steps(self, y_true):
+        return not_padding(y_true, self.pad_token)
+
+    def call(self, y_true, y_pred):
+        ids, logits = ops.cast(y_true, "int32"), ops.cast(y_pred, self._float)
+        if not self.from_logits:
+            logits = ops.log(ops.maximum(logits, keras.config.epsilon()))
+        losses = ops.sparse_categorical_crossentropy(ids, logits, from_logits=True)
+        if self.label_smoothing:
+            uniform = ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
+            losses = (1 - self.label_smoothing) * losses + self.label_smoothing * uniform
+        in_vocabulary = ops.logical_and(ids >= 0, ids < ops.shape(logits)[-1])
+        return ops.where(in_vocabulary, losses, float("nan"))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "label_smoothing": self.label_smoothing,
+            "pad_token": self.pad_token,
+            "from_logits": self.from_logits,
+        }
