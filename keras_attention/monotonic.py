@@ -153,8 +153,8 @@ def _parallel(p, previous):
     A pair (keep, start) of entry s stands for the entries s - d + 1 to s together; merged with
     the pair of entry s - d it stands for 2d of them. All terms are sums of products of numbers
     in [0, 1], so nothing cancels, overflows or is divided: the closed form with cumulative sums
-    and products, which the paper gives as well, divides by products that vanish where p is near 1, and
-    in float32 its weights are then wrong by as much as their size.
+    and products, which the paper gives as well, divides by products that vanish where p is near
+    1, and in float32 its weights are then wrong by as much as their size.
     """
     positions = ops.arange(ops.shape(p)[-1], dtype="int32")
 

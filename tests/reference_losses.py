@@ -63,7 +63,7 @@ def guided(gold, weights, kind="cross_entropy"):
 
 
 def diagonal(pairs, weights, width=0.2):
-    """Tachibana, the guided attention matrix W, on the real steps only, which are taken out first."""
+    """Tachibana, guided attention, on the real steps only, which are taken out first."""
     pairs = np.asarray(pairs, bool)
     rows, columns = np.flatnonzero(pairs.any(1)), np.flatnonzero(pairs.any(0))
     steps = []

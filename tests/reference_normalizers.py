@@ -55,7 +55,7 @@ def entmax_jacobian(weights, alpha):
 
 
 def monotonic(p, previous):
-    """Raffel, training in expectation, one row: p_s sum_(k <= s) previous_k prod_(k <= l < s) (1 - p_l)."""
+    """Raffel, section 2.3, one row: p_s sum_(k <= s) previous_k prod_(k <= l < s) (1 - p_l)."""
     p, previous = np.asarray(p, np.float64), np.asarray(previous, np.float64)
     weights = np.zeros(len(p))
     for s in range(len(p)):
