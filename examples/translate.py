@@ -6,6 +6,7 @@ and tests what was saved: BLEU by greedy and by beam search, whole and by length
 
 import importlib.util
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -63,14 +64,13 @@ def fit_tokenizer(kind, texts, vocabulary):
     if kind != "subwords":
         fit = {"words": WordTokenizer, "characters": CharacterTokenizer}[kind].fit
         return fit(texts, max_size=vocabulary or VOCABULARY, lowercase=True)
-    size = vocabulary or VOCABULARY
-    while True:
-        try:
-            return SubwordTokenizer.fit(texts, vocabulary_size=size, lowercase=True)
-        except ValueError as error:  # few texts hold few subwords
-            if vocabulary or "at most" not in str(error):
-                raise DataError(f"--vocabulary: {error}") from None
-            size //= 2
+    try:
+        return SubwordTokenizer.fit(texts, vocabulary or VOCABULARY, lowercase=True)
+    except ValueError as error:
+        most = re.search(r"at most (\d+)", str(error))  # few texts hold few subwords
+        if vocabulary or not most:
+            raise DataError(f"--vocabulary: {error}") from None
+        return SubwordTokenizer.fit(texts, int(most[1]), lowercase=True)
 
 
 def build(options, source, target):
