@@ -30,13 +30,16 @@ def scan_steps(step, inputs, state, outputs):
     import tensorflow as tf
 
     flat = [tf.TensorArray(x.dtype, size=tf.shape(x)[0]).unstack(x) for x in _flat(steps_first)]
-    length = tf.shape(_flat(steps_first)[0])[0]
-    return _tensorflow_loop(
+    first = _flat(steps_first)[0]
+    stacked, state = _tensorflow_loop(
         lambda i, s: step(keras.tree.pack_sequence_as(inputs, [x.read(i) for x in flat]), s),
         state,
-        length,
+        tf.shape(first)[0],
         outputs,
     )
+    for x in stacked:  # the loop forgets a number of steps that is known
+        x.set_shape((None, first.shape[0], *[None] * (len(x.shape) - 2)))
+    return stacked, state
 
 
 def loop_steps(step, state, length, stop):

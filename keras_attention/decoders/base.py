@@ -35,7 +35,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         feedback: function from a step's output `[B, U]` to an input `[B, D]` of the next, for
             scheduled sampling; see `ScheduledSampling`.
         feedback_mask: `[B, T]`, True where a step reads what `feedback` made of the last output
-            instead of its input; False in the first step.
+            instead of its input; the first real step reads its input in any case.
         inputs_mask: where Keras hands the mask of `inputs`; use `mask`.
 
     Returns:
@@ -117,9 +117,8 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
             inputs = ops.where(mask[..., None], inputs, ops.zeros((), inputs.dtype))
         memory = self.precompute(checks.fit_batch(memory, inputs), memory_mask)
         state = self.start_state(memory, initial_state)
-        if feedback is not None:
-            feedback_mask = masks.as_mask(feedback_mask, "feedback_mask")
-            feedback = (feedback, feedback_mask)
+        if feedback is not None or feedback_mask is not None:
+            feedback = feedback, self._check_feedback(feedback, feedback_mask, mask, inputs)
         outputs, weights, state = self._decode(
             inputs, state, memory, mask, return_attention_scores, feedback, training
         )
@@ -262,6 +261,20 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
             raise ValueError(
                 f"`inputs` must have at least one step. Received shape {shapes['inputs']}."
             )
+
+    def _check_feedback(self, feedback, feedback_mask, mask, inputs):
+        """The steps `[B, T]` that read the output of the step before; it must be a real one."""
+        if not callable(feedback) or feedback_mask is None:
+            raise ValueError(
+                "`feedback`, a function from an output [B, U] to an input [B, D], and "
+                f"`feedback_mask` [B, T] go together. Received: {feedback!r} and {feedback_mask!r}."
+            )
+        expected, sizes = inputs.shape[:2], ops.shape(inputs)[:2]
+        fed = checks.fit_mask(
+            "feedback_mask", masks.as_mask(feedback_mask, "feedback_mask"), expected, sizes
+        )
+        real = ops.ones_like(fed) if mask is None else mask
+        return ops.logical_and(fed, ops.cumsum(ops.cast(real, "int32"), axis=1) > 1)
 
     def get_initial_state(self, batch_size):
         """The state before the first step: a list of tensors `[B, size]` (of lists, in stacks)."""

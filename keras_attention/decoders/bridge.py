@@ -1,5 +1,7 @@
 """From the states that an encoder ends in to the state that a decoder starts with."""
 
+from collections.abc import Iterable
+
 import keras
 from keras import ops
 
@@ -53,7 +55,7 @@ class Bridge(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.sizes = as_tuple("sizes", sizes)
+        self.sizes = as_tuple("sizes", sizes if isinstance(sizes, Iterable) else (sizes,))
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)

@@ -1,13 +1,15 @@
 """Scheduled sampling: training on the decoder's own tokens instead of the given ones."""
 
 import math
+from numbers import Real
 
 import keras
 from keras import ops
+from keras.optimizers.schedules import LearningRateSchedule
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class InverseSigmoid(keras.optimizers.schedules.LearningRateSchedule):
+class InverseSigmoid(LearningRateSchedule):
     """How often to sample after i training steps, section 2.4 of
     [Bengio et al., 2015](https://arxiv.org/abs/1506.03099).
 
@@ -30,8 +32,8 @@ class InverseSigmoid(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, k):
-        if not k >= 1:
-            raise ValueError(f"`k` must be at least 1. Received: {k!r}.")
+        if not isinstance(k, Real) or not 1 <= k < math.inf:
+            raise ValueError(f"`k` must be a number of at least 1. Received: {k!r}.")
         self.k = k
 
     def __call__(self, step):
@@ -115,11 +117,14 @@ class ScheduledSampling(keras.layers.Layer):
             )
         if isinstance(rate, dict):
             rate = keras.optimizers.schedules.deserialize(rate)
-        if not callable(rate) and not 0 <= rate <= 1:
+        scheduled = isinstance(rate, LearningRateSchedule)
+        if not scheduled and not (isinstance(rate, Real) and 0 <= rate <= 1):
             raise ValueError(f"`rate` must lie in [0, 1], or be a schedule. Received: {rate!r}.")
         self.decoder, self.embedding, self.output_layer = decoder, embedding, output
         self.rate, self.draw, self.seed = rate, draw, seed
-        self.dropout = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy)
+        # (A seed of its own: with that of the coins both would draw the same numbers.)
+        dropout_seed = None if seed is None else seed + 1
+        self.dropout = keras.layers.Dropout(dropout, seed=dropout_seed, dtype=self.dtype_policy)
         self._seed_generator = keras.random.SeedGenerator(seed)
 
     def build(self, tokens_shape, memory_shape):
@@ -171,10 +176,9 @@ class ScheduledSampling(keras.layers.Layer):
         return self.output_layer(outputs)
 
     def _coins(self, tokens):
-        """Which tokens `[B, T]` are replaced."""
+        """Which tokens `[B, T]` are replaced, as far as the decoder finds one before them."""
         rate = self.rate(self.steps) if callable(self.rate) else self.rate
-        drawn = keras.random.uniform(ops.shape(tokens), seed=self._seed_generator) < rate
-        return ops.logical_and(drawn, ops.arange(ops.shape(tokens)[1]) > 0)
+        return keras.random.uniform(ops.shape(tokens), seed=self._seed_generator) < rate
 
     def _next_input(self, output):
         """The decoder's own next input `[B, D]` after its output `[B, U]`."""
@@ -183,7 +187,7 @@ class ScheduledSampling(keras.layers.Layer):
             token = keras.random.categorical(logits, 1, seed=self._seed_generator)[:, 0]
         else:
             token = ops.argmax(logits, axis=-1)
-        return self.embedding(ops.stop_gradient(token))
+        return self.dropout(self.embedding(token), training=True)
 
     def compute_output_spec(self, *args, **kwargs):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)

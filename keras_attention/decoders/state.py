@@ -40,7 +40,7 @@ def pack(like, state, name):
     Args:
         like: a state before the first step.
         state: a state, or the state of the cell alone: then the rest is that of `like`.
-        name: what error messages call it; "state" must be whole.
+        name: what error messages call it; only of "initial_state" the cell's part may stand alone.
 
     Returns:
         The state.
@@ -50,15 +50,12 @@ def pack(like, state, name):
     """
     if not isinstance(like, dict):
         return pack_state(like, state, name)
-    if not isinstance(state, dict) and name == "state":
-        raise ValueError(
-            "`state` must be what `start_state` or the last `step` returned: a dictionary with "
-            f"the entries {sorted(like)}. Received: {type(state).__name__}."
-        )
-    if not isinstance(state, dict):
+    if not isinstance(state, dict) and name == "initial_state":
         return {**like, "cell": pack_state(like["cell"], state, name)}
-    if set(state) != set(like):
+    if not isinstance(state, dict) or set(state) != set(like):
+        got = sorted(state) if isinstance(state, dict) else type(state).__name__
         raise ValueError(
-            f"`{name}` must have the entries {sorted(like)}. Received: {sorted(state)}."
+            f"`{name}` must be what `start_state` or the last step returned: a dictionary with "
+            f"the entries {sorted(like)}. Received: {got}."
         )
-    return {key: pack_state(like[key], state[key], f"{name}[{key!r}]") for key in like}
+    return {key: pack(like[key], state[key], f"{name}[{key!r}]") for key in like}

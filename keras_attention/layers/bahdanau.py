@@ -147,7 +147,7 @@ class BahdanauAttention(AttentionLayer):
         # (A Dense layer on three axes could not be differentiated in a loop under XLA.)
         features = self.history(alignment, values)
         features = batch_matmul(features, ops.cast(self.history_kernel, features.dtype))
-        return lambda query, key: self._score(query, key + features)
+        return lambda query, key: self._score(query, key + ops.cast(features, key.dtype))
 
     def get_config(self):
         own = {

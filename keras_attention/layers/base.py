@@ -253,11 +253,11 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
         queries = self._project_query(steps)
         if memory is None:
             keys, values = (checks.fit_batch(x, queries) for x in (keys, values))
-        carried = alignment
-        if carried is None:
-            carried = self.initial_alignment(
-                (keys, values, memory_mask)[: 2 + (memory_mask is not None)]
-            )
+        if alignment is None:
+            projected = (keys, values, memory_mask)
+            carried = self.initial_alignment(projected[: 2 + (memory_mask is not None)])
+        else:
+            carried = alignments.check(alignment, self._carries(), values)
         prepared = Prepared(
             queries,
             keys,

@@ -1,5 +1,8 @@
 """Features of the weights of earlier steps, for scores that read them."""
 
+import math
+from numbers import Real
+
 import keras
 from keras import ops
 
@@ -48,7 +51,8 @@ class Coverage(keras.layers.Layer):
 
     def __init__(self, max_fertility=None, **kwargs):
         super().__init__(**kwargs)
-        if max_fertility is not None and not max_fertility > 0:
+        positive = isinstance(max_fertility, Real) and 0 < max_fertility < math.inf
+        if max_fertility is not None and not positive:
             raise ValueError(f"`max_fertility` must be positive. Received: {max_fertility!r}.")
         self.max_fertility = max_fertility
 
@@ -131,7 +135,9 @@ class LocationFeatures(keras.layers.Layer):
         self.built = True
 
     def call(self, alignment, values):
-        return self.convolution(alignment[self.carries[0]][..., None])
+        features = self.convolution(alignment[self.carries[0]][..., None])
+        # TensorFlow's convolution of an empty batch may put out one filter; zeros stretch it.
+        return features + ops.zeros((self.filters,), features.dtype)
 
     def get_config(self):
         own = {

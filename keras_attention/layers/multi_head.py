@@ -101,6 +101,11 @@ class MultiHeadAttention(AttentionLayer):
         **kwargs,
     ):
         super().__init__(dropout=dropout, seed=seed, **kwargs)
+        if self._carries():
+            raise ValueError(
+                "`normalizer` must not depend on earlier steps: what goes from step to step has "
+                f"no heads. Received: {type(self.normalizer).__name__}."
+            )
         self._num_heads = check_positive("num_heads", num_heads)
         self._key_dim = check_positive("key_dim", key_dim)
         self._value_dim = check_positive("value_dim", key_dim if value_dim is None else value_dim)
