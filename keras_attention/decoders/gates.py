@@ -98,8 +98,14 @@ class HoistedCell:
         Returns:
             `[B, G]` or `[B, T, G]`, G = gates times units, in the cell's compute dtype.
         """
-        projected = self._product(self._cast(inputs))
-        return projected if self._bias is None else ops.add(projected, self._bias)
+        sequence = len(inputs.shape) == 3
+        # Steps first, as a loop over steps takes them: the swap after the product and the loop's
+        # own cancel out, and the swap before it moves less.
+        inputs = ops.swapaxes(self._cast(inputs), 0, 1) if sequence else self._cast(inputs)
+        projected = self._product(inputs)
+        if self._bias is not None:
+            projected = ops.add(projected, self._bias)
+        return ops.swapaxes(projected, 0, 1) if sequence else projected
 
     def step(self, projected, extra, state):
         """One step, the same as that of the cell on the inputs and `extra`.
@@ -197,17 +203,17 @@ _EQUATIONS = {
 
 
 def _product(kernel, masks):
-    """`x -> (m x) K`, with no mask, one for all gates, or one for each: `[(m_g x) K_g]`."""
+    """`x -> (m x) K`, with no mask, one for all gates, or one for each: `[(m_g x) K_g]`.
+
+    x is `[B, D]` or `[T, B, D]`, a mask m `[B, D]`.
+    """
     if not masks:
         return lambda x: batch_matmul(x, kernel)
     # Cut up here and not in the function, which runs inside the loop.
     kernels = ops.split(kernel, len(masks), axis=-1)
 
     def product(x):
-        parts = [
-            batch_matmul(x * (m if len(x.shape) == 2 else m[:, None]), k)
-            for m, k in zip(masks, kernels, strict=True)
-        ]
+        parts = [batch_matmul(x * m, k) for m, k in zip(masks, kernels, strict=True)]
         return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
 
     return product
