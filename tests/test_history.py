@@ -63,7 +63,7 @@ def weights_of(layer):
     return {w.path.removeprefix(f"{layer.path}/"): array for w, array in named}
 
 
-def step_of(layer):
+def step_of(layer, normalize=past_ref.softmax):
     """One step of the layer in the reference."""
     weights, history = weights_of(layer), layer.history
 
@@ -88,7 +88,7 @@ def step_of(layer):
             weights.get("history_kernel"),
         )
 
-    return past_ref.step_of(score)
+    return past_ref.step_of(score, normalize)
 
 
 def by_the_equations(layer, query, value, key, mask=None, query_mask=None):

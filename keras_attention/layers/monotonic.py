@@ -1,5 +1,8 @@
 """Monotonic alignment as a normaliser that a layer can be given."""
 
+import math
+from numbers import Real
+
 import keras
 from keras import ops
 
@@ -42,7 +45,7 @@ class MonotonicAlignment(keras.layers.Layer):
         Masked entries are 0, a row without allowed entries is 0.
 
     Raises:
-        ValueError: if `mode` is unknown or `noise` negative.
+        ValueError: if `mode` is unknown or `noise` is not a number of at least 0.
 
     Example:
 
@@ -60,8 +63,8 @@ class MonotonicAlignment(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         if mode not in MODES or mode == "hard":
             raise ValueError(f"`mode` must be 'parallel' or 'recursive'. Received: {mode!r}.")
-        if not noise >= 0:
-            raise ValueError(f"`noise` must not be negative. Received: {noise!r}.")
+        if not isinstance(noise, Real) or not 0 <= noise < math.inf:
+            raise ValueError(f"`noise` must be a number of at least 0. Received: {noise!r}.")
         self.noise, self.mode, self.hard, self.bias, self.seed = noise, mode, hard, bias, seed
         self._seed_generator = keras.random.SeedGenerator(seed) if noise else None
 
