@@ -10,25 +10,41 @@ from keras_attention import (
     BahdanauDecoder,
     LuongAttention,
     LuongDecoder,
+    NoAttention,
+    SearchResult,
+    beam_search,
     greedy_search,
 )
 
 MAX_PHONES = 100
-ATTENTIONS = ("bahdanau", "dot", "general", "concat", "none")
+LUONG = ("dot", "general", "concat", "location")
+ATTENTIONS = ("bahdanau", *LUONG, "local-m", "local-p", "none")
+LONGEST_WORD, WINDOW = 64, 4
 
 
-def make_decoder(attention, units):
-    """Returns the decoder layer; without attention a plain GRU."""
-    if attention == "none":
-        return keras.layers.GRU(units, return_sequences=True, name="decoder")
-    cell = keras.layers.GRUCell(units)
-    if attention == "bahdanau":
-        return BahdanauDecoder(cell, BahdanauAttention(units), name="decoder")
-    layer = LuongAttention(attention, units=units if attention == "concat" else None)
-    return LuongDecoder(cell, layer, name="decoder")
+def make_attention(name, units):
+    """Returns the attention layer of that name."""
+    if name == "none":
+        return NoAttention()
+    if name == "bahdanau":
+        return BahdanauAttention(units)
+    if name == "local-m":
+        return LuongAttention("general", local="monotonic", window=WINDOW)
+    if name == "local-p":
+        return LuongAttention("general", local="predictive", window=WINDOW)
+    options = {"concat": {"units": units}, "location": {"max_memory": LONGEST_WORD}}
+    return LuongAttention(name, **options.get(name, {}))
 
 
-def build_model(vocabulary, attention, recipe):
+def make_decoder(attention, units, input_feeding):
+    """Returns the decoder layer; without attention the cell is all there is in it."""
+    cell, layer = keras.layers.GRUCell(units), make_attention(attention, units)
+    if attention in ("bahdanau", "none"):
+        return BahdanauDecoder(cell, layer, name="decoder")
+    return LuongDecoder(cell, layer, input_feeding=input_feeding, name="decoder")
+
+
+def build_model(vocabulary, attention, recipe, input_feeding=False):
     """Returns a Functional model (letters `[B, S]`, phones `[B, T]`) -> logits `[B, T, V]`.
 
     `phones` starts with the start mark, so that step t predicts phone t from those before it.
@@ -51,11 +67,7 @@ def build_model(vocabulary, attention, recipe):
     state = layers.Dense(units, activation="tanh", name="initial_state")(last)
 
     embedded = layers.Dropout(recipe.dropout)(embed_phones(phones))
-    decoder = make_decoder(attention, units)
-    if attention == "none":
-        hidden = decoder(embedded, initial_state=state)
-    else:
-        hidden = decoder(embedded, memory, initial_state=state)
+    hidden = make_decoder(attention, units, input_feeding)(embedded, memory, initial_state=state)
     hidden = layers.Dropout(recipe.dropout)(hidden)
     logits = layers.Dense(vocabulary.phone_count, name="logits")(hidden)
     return keras.Model([letters, phones], logits, name=f"g2p_{attention}")
@@ -80,47 +92,39 @@ def compile_model(model, recipe, steps):
 
 
 class Transcriber:
-    """Pronounces words with a trained model by greedy search, inside the graph.
+    """Pronounces words with a trained model, inside the graph.
 
-    Takes letter ids `[B, S]`, returns the `SearchResult` of `greedy_search`.
+    Takes letter ids `[B, S]`, returns the `SearchResult` of `greedy_search`, or for a beam the
+    best of each word in the same form.
     """
 
-    def __init__(self, model):
-        self.attends = isinstance(model.get_layer("decoder"), (BahdanauDecoder, LuongDecoder))
-        names = ("initial_state", "memory") if self.attends else ("initial_state",)
-        outputs = {name: model.get_layer(name).output for name in names}
+    def __init__(self, model, beam_width=1):
+        outputs = [model.get_layer(name).output for name in ("memory", "initial_state")]
         self.encoder = keras.Model(model.get_layer("letters").output, outputs)
         self.phone_vectors = model.get_layer("phone_embedding").embeddings
-        self.decoder = model.get_layer("decoder")
-        self.logits = model.get_layer("logits")
+        self.decoder, self.logits = model.get_layer("decoder"), model.get_layer("logits")
+        self.beam_width = beam_width
         ids = tf.TensorSpec([None, None], "int32", name="letters")
         self.search = tf.function(self.__call__, input_signature=[ids])
 
     def __call__(self, letters):
-        encoded = self.encoder(letters, training=False)
-        step = self._step_without_attention
-        if self.attends:
-            step = self._step_over(self.decoder.precompute(encoded["memory"], letters != PADDING))
+        memory, state = self.encoder(letters, training=False)
+        memory = self.decoder.precompute(memory, letters != PADDING)
+        state = self.decoder.start_state(memory, state)
         start = ops.full_like(letters[:, 0], START)
-        return greedy_search(step, [encoded["initial_state"]], start, END, MAX_PHONES)
+        # Padding and the start are no answers.
+        options = {"memory": memory, "forbidden_tokens": (PADDING, START)}
+        if self.beam_width == 1:
+            return greedy_search(self._step, state, start, END, MAX_PHONES, **options)
+        found = beam_search(
+            self._step, state, start, END, MAX_PHONES, beam_width=self.beam_width, **options
+        )
+        fields = (found.ids, found.lengths, found.scores, found.attention_scores)
+        return SearchResult(*(x[:, 0] for x in fields))
 
-    def _step_over(self, memory):
-        def step(tokens, state):
-            output, weights, state = self.decoder.step(
-                self._embed(tokens), state, memory, return_attention_scores=True
-            )
-            return self._phone_logits(output), weights, state
-
-        return step
-
-    def _step_without_attention(self, tokens, state):
-        output, state = self.decoder.cell(self._embed(tokens), state)
-        return self._phone_logits(output), state
-
-    def _embed(self, tokens):
-        return ops.take(self.phone_vectors, tokens, axis=0)
-
-    def _phone_logits(self, output):
-        """Logits of the end mark and the phones; padding and the start are no answers."""
-        logits = self.logits(output)
-        return ops.where(ops.arange(logits.shape[-1]) < END, -1e9, logits)
+    def _step(self, tokens, state, memory):
+        embedded = ops.take(self.phone_vectors, tokens, axis=0)
+        output, weights, state = self.decoder.step(
+            embedded, state, memory, return_attention_scores=True
+        )
+        return self.logits(output), weights, state

@@ -31,17 +31,20 @@ def test(transcriber, vocabulary, lexicon):
 class DevErrorRates(keras.callbacks.Callback):
     """Adds the error rates on the dev words to the logs of each epoch."""
 
-    def __init__(self, vocabulary, lexicon):
+    def __init__(self, vocabulary, lexicon, transcriber):
         super().__init__()
-        self.vocabulary = vocabulary
-        self.lexicon = lexicon
-
-    def on_train_begin(self, logs=None):
-        self.transcriber = Transcriber(self.model)
+        self.vocabulary, self.lexicon, self.transcriber = vocabulary, lexicon, transcriber
 
     def on_epoch_end(self, epoch, logs):
         rates = test(self.transcriber, self.vocabulary, self.lexicon)
         logs["dev_phoneme_error"], logs["dev_word_error"] = rates.phoneme, rates.word
+
+
+def best_epoch(epochs):
+    """A callback that keeps the weights of the epoch with the fewest dev errors."""
+    return keras.callbacks.EarlyStopping(
+        "dev_word_error", mode="min", patience=epochs, restore_best_weights=True
+    )
 
 
 def train(model, recipe, vocabulary, parts, seed):
@@ -51,8 +54,6 @@ def train(model, recipe, vocabulary, parts, seed):
     """
     batches = training_batches(parts.train, vocabulary, recipe.batch_size, seed)
     compile_model(model, recipe, len(batches) * recipe.epochs)
-    best = keras.callbacks.EarlyStopping(
-        "dev_word_error", mode="min", patience=recipe.epochs, restore_best_weights=True
-    )
-    dev = DevErrorRates(vocabulary, parts.dev)
-    return model.fit(batches, epochs=recipe.epochs, callbacks=[dev, best], shuffle=False)
+    dev = DevErrorRates(vocabulary, parts.dev, Transcriber(model))
+    callbacks = [dev, best_epoch(recipe.epochs)]
+    return model.fit(batches, epochs=recipe.epochs, callbacks=callbacks, shuffle=False)

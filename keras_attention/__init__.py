@@ -1,17 +1,24 @@
-"""Attention layers, decoders and search for Keras.
+"""Attention layers, decoders and search for Keras, and the seq2seq models around them.
 
 Every attention here is score -> mask -> normalise -> weighted sum. The package by concept:
 
     masks          boolean masks, True = may attend: made and merged here and nowhere else
     scores         query [..., T, Dq], key [..., S, Dk] -> scores [..., T, S]
-    normalizers    scores and mask -> attention weights
+    normalizers    scores and mask -> attention weights: softmax, sparsemax, 1.5-entmax
+    monotonic      weights that only move forward
     attend         the four steps in one function
     checks         errors that name the argument
     products       matrix products that TensorFlow computes right
     layers         Keras layers on top: Bahdanau, Luong, scaled dot-product, multi-head
     decoders       recurrent decoders that attend to a memory
     loops          loops over time steps, in eager mode, graph and XLA
-    search         output sequences from a step function, in the graph
+    search         output sequences from a step function, in the graph: greedy, beam, sampling
+    text           text -> ids -> text, in the graph
+    models         whole models: seq2seq
+    losses         masked cross-entropy, coverage, guided alignment
+    callbacks      what happens after each epoch: pictures of alignments, translations
+    visualize      pictures of alignments; fonts that have the letters
+    measures       numbers about alignments; links between words and their error rate
 
 Importing the package registers its classes, so that `keras.saving.load_model` finds them.
 """
@@ -19,13 +26,26 @@ Importing the package registers its classes, so that `keras.saving.load_model` f
 __version__ = "0.1.0"
 
 from keras_attention.attend import attend
+from keras_attention.callbacks import AttentionCallback, TranslationMetric
 from keras_attention.decoders.bahdanau import BahdanauDecoder
+from keras_attention.decoders.bridge import Bridge
 from keras_attention.decoders.luong import LuongDecoder
+from keras_attention.decoders.scheduled_sampling import InverseSigmoid, ScheduledSampling
 from keras_attention.layers.bahdanau import BahdanauAttention
+from keras_attention.layers.history import Coverage, LocationFeatures
 from keras_attention.layers.luong import LuongAttention
+from keras_attention.layers.monotonic import MonotonicAlignment
 from keras_attention.layers.multi_head import MultiHeadAttention
-from keras_attention.layers.outputs import attention_scores_model
+from keras_attention.layers.no_attention import NoAttention
+from keras_attention.layers.outputs import attention_model, attention_scores_model
 from keras_attention.layers.scaled_dot_product import ScaledDotProductAttention
+from keras_attention.links import alignment_error_rate, alignment_links, read_links
+from keras_attention.losses import (
+    CoverageLoss,
+    DiagonalAlignmentLoss,
+    GuidedAlignmentLoss,
+    MaskedCrossEntropy,
+)
 from keras_attention.masks import (
     causal_mask,
     combine_masks,
@@ -33,36 +53,99 @@ from keras_attention.masks import (
     segment_mask,
     window_mask,
 )
-from keras_attention.normalizers import masked_softmax
+from keras_attention.measures import (
+    alignment_coverage,
+    alignment_entropy,
+    alignment_monotonicity,
+)
+from keras_attention.models.batches import text_batches
+from keras_attention.models.seq2seq import Seq2Seq, seq2seq
+from keras_attention.normalizers import Softmax, entmax15, masked_softmax, sparsemax
 from keras_attention.scores import (
     additive_score,
     concat_score,
     dot_score,
     general_score,
+    location_score,
     scaled_dot_score,
 )
-from keras_attention.search import SearchResult, greedy_search
+from keras_attention.search import (
+    BeamResult,
+    SearchResult,
+    beam_search,
+    greedy_search,
+    sample,
+)
+from keras_attention.text import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    SubwordTokenizer,
+    WordTokenizer,
+    read_lines,
+    read_pairs,
+    read_parallel,
+)
+from keras_attention.visualize import alignment_text, plot_alignment
 
 __all__ = [
-    "BahdanauAttention",
-    "LuongAttention",
-    "ScaledDotProductAttention",
-    "MultiHeadAttention",
-    "BahdanauDecoder",
-    "LuongDecoder",
-    "greedy_search",
-    "SearchResult",
     "attend",
+    "AttentionCallback",
+    "TranslationMetric",
+    "BahdanauDecoder",
+    "Bridge",
+    "LuongDecoder",
+    "InverseSigmoid",
+    "ScheduledSampling",
+    "BahdanauAttention",
+    "Coverage",
+    "LocationFeatures",
+    "LuongAttention",
+    "MonotonicAlignment",
+    "MultiHeadAttention",
+    "NoAttention",
+    "attention_model",
     "attention_scores_model",
-    "masked_softmax",
-    "additive_score",
+    "ScaledDotProductAttention",
+    "alignment_error_rate",
+    "alignment_links",
+    "read_links",
+    "CoverageLoss",
+    "DiagonalAlignmentLoss",
+    "GuidedAlignmentLoss",
+    "MaskedCrossEntropy",
     "causal_mask",
     "combine_masks",
+    "padding_mask",
+    "segment_mask",
+    "window_mask",
+    "alignment_coverage",
+    "alignment_entropy",
+    "alignment_monotonicity",
+    "text_batches",
+    "Seq2Seq",
+    "seq2seq",
+    "Softmax",
+    "entmax15",
+    "masked_softmax",
+    "sparsemax",
+    "additive_score",
     "concat_score",
     "dot_score",
     "general_score",
-    "padding_mask",
+    "location_score",
     "scaled_dot_score",
-    "segment_mask",
-    "window_mask",
+    "BeamResult",
+    "SearchResult",
+    "beam_search",
+    "greedy_search",
+    "sample",
+    "ByteTokenizer",
+    "CharacterTokenizer",
+    "SubwordTokenizer",
+    "WordTokenizer",
+    "read_lines",
+    "read_pairs",
+    "read_parallel",
+    "alignment_text",
+    "plot_alignment",
 ]

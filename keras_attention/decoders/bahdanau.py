@@ -55,5 +55,6 @@ class BahdanauDecoder(RecurrentDecoder):
         cell_state, alignment, _ = states.split(state)
         query = cells.query_of(self.cell, cell_state)
         context, weights, alignment = self._attend(query, memory, alignment, wanted)
-        output, cell_state = run_cell(inputs, context, cell_state)
+        extra = context if self._context_size else None
+        output, cell_state = run_cell(inputs, extra, cell_state)
         return output, weights, states.join(cell_state, alignment)

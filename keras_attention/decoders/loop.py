@@ -3,6 +3,7 @@
 from keras import ops
 
 from keras_attention.decoders import cell as cells
+from keras_attention.decoders.gates import hoist
 from keras_attention.loops import scan_steps
 
 
@@ -45,12 +46,12 @@ def run_steps(cell, step, inputs, carry, cell_state, extra_size, mask, sizes, tr
     """
     dtype, size = inputs.dtype, inputs.shape[-1]
     cell_input = ops.zeros((ops.shape(inputs)[0], size + extra_size), dtype)
-    with cells.drawn_dropout(cell, cell_input, cell_state, training):
+    with cells.drawn_dropout(cell, cell_input, cell_state, training) as dropout:
         run_cell = run_cell_on(cell)
         # What the cell does to the inputs alone is done for all steps at once.
-        split = None
-        if split is not None:
-            inputs, run_cell = split.project(inputs), split.step
+        gates = None if more else hoist(cell, size, dropout)
+        if gates is not None:
+            inputs, run_cell = gates.project(inputs), gates.step
 
         def masked_step(sequences_t, carry):
             (inputs_t, *more_t), *real = sequences_t
