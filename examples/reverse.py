@@ -16,7 +16,7 @@ from g2p_options import positive
 from toy_options import make_parser, parse
 from toy_tasks import Task, every_few
 
-DEFAULTS = {"units": 128, "examples": 20000, "epochs": 6, "train_length": 30, "test_length": 60}
+DEFAULTS = {"units": 128, "examples": 20000, "epochs": 4, "train_length": 30, "test_length": 60}
 SMOKE = {"units": 16, "examples": 256, "epochs": 1, "train_length": 5, "test_length": 10}
 TESTS_PER_LENGTH, DRAWN_LENGTH = 20, 12
 EXAMPLES = """\

@@ -114,14 +114,15 @@ def train(model, task, options):
         right,
         lambda *texts: accuracy(*texts).texts,
         name="held_out_accuracy",
-        **search_options(task.watched),
+        **search_options(task),
     )
     return model.fit(batches, epochs=options.epochs, callbacks=[watch], shuffle=False)
 
 
-def search_options(pairs):
-    """How to search for the answers: none is empty, and the longest has its end, too."""
-    return {"min_length": 1, "max_length": 1 + max(len(target) for _, target in pairs)}
+def search_options(task):
+    """How to search for answers: none is empty, and there is room for the end of the longest."""
+    longest = max(len(target) for pairs in task.test.values() for _, target in pairs)
+    return {"min_length": 1, "max_length": longest + 1}
 
 
 def save(model, folder):
@@ -145,7 +146,7 @@ def test(model, task):
     """The accuracy of the model on each group and on "all"."""
     pairs = [pair for group in task.test.values() for pair in group]
     sources, targets = zip(*pairs, strict=True)
-    outputs = model.translate(sources, **search_options(pairs))
+    outputs = model.translate(sources, **search_options(task))
     found, first = {}, 0
     for name, group in task.test.items():
         rows = slice(first, first + len(group))
@@ -167,7 +168,7 @@ def show(model, task, options):
     """Prints some answers with their alignments, and draws these."""
     for name, (source, target) in task.drawn.items():
         path = options.output / f"{name}.png"
-        answer = model.translate(source, details=True, **search_options([(source, target)]))
+        answer = model.translate(source, details=True, **search_options(task))
         verdict = "" if answer.text == target else f"   (right would be: {target})"
         print(f"\n{source} -> {answer.text}{verdict}")
         if options.attention == "none":
