@@ -187,6 +187,14 @@ def test_mixed_precision(name, policy, rng):
         assert_equal(actual, expected, limit)
 
 
+@EACH
+def test_a_cell_of_half_precision_in_a_loop_of_float32(name, rng):
+    cell, (inputs, matrix) = make(name, dtype="mixed_float16"), draw(rng, dtype="float32")
+    actual = hoisted(cell, inputs, matrix)
+    assert {x.dtype.name for x in actual} == {"float32"}
+    assert_equal(actual, plain(cell, inputs, matrix), 4 * TOLERANCES["float16"])
+
+
 class InALayer(keras.layers.Layer):
     def __init__(self, cell, **kw):
         super().__init__(**kw)
