@@ -113,6 +113,7 @@ def make_task(options):
         test,
         every_few([pair for pairs in test.values() for pair in pairs]),
         {f"alignment_{locale}": max(test[locale][:20], key=by_length) for locale in drawn},
+        packages=(import_babel()[0],),
     )
 
 

@@ -23,6 +23,7 @@ from keras_attention.visualize import alignment_text, plot_alignment
 
 BATCH_SIZE, LEARNING_RATE = 64, 3e-3
 WATCHED = 200
+PACKAGES = (keras, tf, np, keras_attention)
 MODEL, RESULTS = "model.keras", "results.json"
 NOT_SETTINGS = ("output", "text", "model", "smoke")
 
@@ -41,6 +42,7 @@ class Task(NamedTuple):
         test: dictionary from the name of a group to its list of pairs; none is in `train`.
         watched: pairs that the model is asked after each epoch.
         drawn: dictionary from the name of a picture, without suffix, to its pair.
+        packages: modules that the pairs depend on; their versions are kept with the results.
     """
 
     title: str
@@ -49,6 +51,7 @@ class Task(NamedTuple):
     test: dict
     watched: list
     drawn: dict
+    packages: tuple = ()
 
 
 class Accuracy(NamedTuple):
@@ -190,7 +193,7 @@ def write_results(task, options, history, found, seconds):
         "seconds": seconds,
         "versions": {
             "python": platform.python_version(),
-            **{x.__name__: x.__version__ for x in (keras, tf, np, keras_attention)},
+            **{x.__name__: x.__version__ for x in (*PACKAGES, *task.packages)},
         },
     }
     with whole(options.output / RESULTS) as path:
@@ -202,8 +205,8 @@ def learn(make_task, options):
     started = time.monotonic()
     if importlib.util.find_spec("matplotlib") is None and options.attention != "none":
         raise TaskError("matplotlib is needed to draw the alignment")
-    check_folder(options.output)
     task = make_task(options)
+    check_folder(options.output)
     tested = sum(map(len, task.test.values()))
     feeding = " with input feeding" if options.input_feeding else ""
     print(f"{task.title}: {len(task.train):,} pairs to learn from, {tested:,} others to test on.")

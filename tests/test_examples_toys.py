@@ -3,6 +3,7 @@
 import datetime
 import importlib
 import json
+import os
 import random
 import re
 import subprocess
@@ -278,7 +279,9 @@ def test_an_unknown_locale(tmp_path, capsys):
 
 def test_without_babel(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "babel", None)
-    error = refusal("dates", capsys, "--output", tmp_path)
+    output = tmp_path / "output"
+    error = refusal("dates", capsys, "--output", output)
+    assert not output.exists()
     assert "Babel is needed to write dates: pip install 'keras-attention-layers[examples]'" in error
 
 
@@ -308,7 +311,8 @@ def test_a_run_from_training_to_answers(tmp_path, capsys):
 
 def run(script, *arguments):
     command = [sys.executable, ROOT / "examples" / f"{script}.py", *map(str, arguments)]
-    environment = {"PYTHONPATH": ":".join([str(ROOT), *sys.path]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.run(
         command, capture_output=True, text=True, encoding="utf-8", env=environment
     )
