@@ -16,7 +16,8 @@ def read_version():
     raise RuntimeError("keras_attention/__init__.py sets no __version__")
 
 
-EXAMPLES = ["matplotlib"]
+TEXT = ["sentencepiece", "tensorflow-text>=2.21,<2.22"]  # for SubwordTokenizer
+EXAMPLES = ["matplotlib", "sacrebleu", "babel", *TEXT]
 TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", *EXAMPLES]
 
 setup(
@@ -33,6 +34,7 @@ setup(
     python_requires=">=3.11,<3.14",
     install_requires=["keras>=3.15,<3.16", "tensorflow>=2.21,<2.22", "numpy>=2"],
     extras_require={
+        "text": TEXT,
         "examples": EXAMPLES,
         "export": [],  # A SavedModel needs TensorFlow only; converters join with their code.
         "test": TEST,

@@ -81,9 +81,6 @@ from keras_attention.text import (
     CharacterTokenizer,
     SubwordTokenizer,
     WordTokenizer,
-    read_lines,
-    read_pairs,
-    read_parallel,
 )
 from keras_attention.visualize import alignment_text, plot_alignment
 
@@ -143,9 +140,6 @@ __all__ = [
     "CharacterTokenizer",
     "SubwordTokenizer",
     "WordTokenizer",
-    "read_lines",
-    "read_pairs",
-    "read_parallel",
     "alignment_text",
     "plot_alignment",
 ]

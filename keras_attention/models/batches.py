@@ -30,9 +30,9 @@ def text_batches(
         max_length: the most tokens of a side; pairs with more are left out. None keeps all.
 
     Returns:
-        A `tf.data.Dataset` of `((source [B, S], target [B, T]), labels [B, T])`, int32 and padded
-        with 0: sources end with END, targets begin with START, and labels are the targets one step
-        later, with END. `len()` of it is the number of batches.
+        A `tf.data.Dataset` of `((source, target), labels)`, int32 and padded with 0: sources
+        `[B, S]` end with END, targets `[B, T]` begin with START, and labels `[B, T]` are the
+        targets one step later, with END. `len()` of it is the number of batches.
 
     Raises:
         ValueError: if the numbers of texts differ, or no pair is left.
