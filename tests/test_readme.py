@@ -14,4 +14,4 @@ def test_each_python_block_runs(capsys):
     assert len(blocks()) >= 3
     for block in blocks():
         exec(compile(block, "README.md", "exec"), {})
-    assert "(2, 20) (2,) (2, 20, 4)" in capsys.readouterr().out
+    assert "(2, 1, 20) (2, 1) (2, 1, 20, 4)" in capsys.readouterr().out
