@@ -24,7 +24,7 @@ from g2p_output import OutputError, check_folder, whole
 from g2p_recipe import BUNDLED_WORDS, SMOKE, recipe_for
 from g2p_train import pronounce, train
 
-DEV_WORDS, SMOKE_WORDS, COMPARED_WORDS, SHOWN_WORDS = 500, (300, 50, 50), 100, 8
+DEV_WORDS, TEST_WORDS, SMOKE_WORDS, COMPARED_WORDS, SHOWN_WORDS = 500, 2000, (300, 50, 50), 100, 8
 # Runs a script in a process where importing Keras or this package fails.
 WITHOUT_KERAS = (
     "import runpy, sys; sys.modules.update(keras=None, keras_attention=None); del sys.argv[0]; "
@@ -39,14 +39,16 @@ class ExportError(RuntimeError):
 def load_words(options):
     """Returns the parts of the data, cut to as many words as the options ask for."""
     parts = load_parts(options.data, options.dev_data, options.test_data)
-    limits = [BUNDLED_WORDS if options.data == BUNDLED else None, DEV_WORDS, options.eval_words]
+    bundled = options.data == BUNDLED and not options.full
+    tested = options.eval_words or (None if options.full else TEST_WORDS)
+    limits = [BUNDLED_WORDS if bundled else None, DEV_WORDS, tested]
     if options.smoke:
         limits = SMOKE_WORDS
     return Parts(*map(take, parts, [options.limit or limits[0], *limits[1:]]))
 
 
 def choose_recipe(options, training_words):
-    recipe = SMOKE if options.smoke else recipe_for(training_words)
+    recipe = SMOKE if options.smoke else recipe_for(training_words, options.full)
     return dataclasses.replace(recipe, epochs=options.epochs) if options.epochs else recipe
 
 
@@ -57,7 +59,8 @@ def describe(options, parts, recipe):
     print(f"Data: {options.data.name}, {counts} words, {split}.")
     print("All pronunciations of a word are in one part; a word is right if any of its listed")
     print("pronunciations is met.")
-    print(f"Attention: {options.attention}; {recipe}", flush=True)
+    feeding = " with input feeding" if options.input_feeding else ""
+    print(f"Attention: {options.attention}{feeding}; {recipe}", flush=True)
 
 
 def save(model, vocabulary, folder):
@@ -119,7 +122,7 @@ def show(results, lexicon):
         print(f"  {result['word']:<20} {result['pronunciation']}{listed}")
 
 
-def write_results(options, parts, recipe, history, rates, seconds):
+def write_results(options, parts, recipe, history, rates, beam_rates, training_seconds, seconds):
     best = min(history.history["dev_word_error"])
     results = {
         "data": options.data.name,
@@ -131,6 +134,11 @@ def write_results(options, parts, recipe, history, rates, seconds):
         "dev_word_error": best,
         "phoneme_error": rates.phoneme,
         "word_error": rates.word,
+        "beam_word_error": beam_rates.word if beam_rates else None,
+        "beam_phoneme_error": beam_rates.phoneme if beam_rates else None,
+        "beam_width": options.beam_width,
+        "input_feeding": options.input_feeding,
+        "training_seconds": training_seconds,
         "seconds": seconds,
         "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
     }
@@ -146,14 +154,21 @@ def run(options):
     recipe = choose_recipe(options, len(parts.train))
     describe(options, parts, recipe)
     vocabulary = Vocabulary.of(parts.train)
-    model = build_model(vocabulary, options.attention, recipe)
+    model = build_model(vocabulary, options.attention, recipe, options.input_feeding)
+    training = time.monotonic()
     history = train(model, recipe, vocabulary, parts, options.seed)
+    training_seconds = time.monotonic() - training
     model = save(model, vocabulary, options.output)
 
     words, references = list(parts.test), list(parts.test.values())
     predictions, scores = pronounce(Transcriber(model), vocabulary, words)
     rates = error_rates(predictions, references)
     print(f"Held-out words, greedy search: {rates}")
+    beam_rates = None
+    if options.beam_width > 1:
+        beam, _ = pronounce(Transcriber(model, options.beam_width), vocabulary, words)
+        beam_rates = error_rates(beam, references)
+        print(f"Held-out words, beam of {options.beam_width}: {beam_rates}")
 
     with whole(options.output / "saved_model") as path:
         export_saved_model(model, vocabulary, path)
@@ -164,7 +179,7 @@ def run(options):
     compare(results, words, predictions, scores)
     show(results[:SHOWN_WORDS], parts.test)
     seconds = time.monotonic() - started
-    write_results(options, parts, recipe, history, rates, seconds)
+    write_results(options, parts, recipe, history, rates, beam_rates, training_seconds, seconds)
     print(f"{seconds:.0f} s; written to {options.output}: ", end="")
     print(", ".join(sorted(path.name for path in options.output.iterdir())))
 

@@ -120,11 +120,12 @@ class Transcriber:
             self._step, state, start, END, MAX_PHONES, beam_width=self.beam_width, **options
         )
         fields = (found.ids, found.lengths, found.scores, found.attention_scores)
-        return SearchResult(*(x[:, 0] for x in fields))
+        return SearchResult(*(None if x is None else x[:, 0] for x in fields))
 
     def _step(self, tokens, state, memory):
         embedded = ops.take(self.phone_vectors, tokens, axis=0)
-        output, weights, state = self.decoder.step(
-            embedded, state, memory, return_attention_scores=True
+        attends = not isinstance(self.decoder.attention, NoAttention)
+        output, *weights_and_state = self.decoder.step(
+            embedded, state, memory, return_attention_scores=attends
         )
-        return self.logits(output), weights, state
+        return self.logits(output), *weights_and_state

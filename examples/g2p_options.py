@@ -34,8 +34,25 @@ def parse_options(arguments, description):
         "--attention",
         choices=ATTENTIONS,
         default="dot",
-        help="bahdanau: attends before the recurrent cell; dot, general, concat: Luong's scores,\n"
-        "after it; none: the encoder's last state is all the decoder sees (default: %(default)s)",
+        help="bahdanau: attends before the recurrent cell; dot, general, concat, location:\n"
+        "Luong's scores, after it; local-m, local-p: general, in a window around step t or a predicted\n"
+        "place; none: the encoder's last state is all the decoder sees (default: %(default)s)",
+    )
+    add(
+        "--input-feeding",
+        action="store_true",
+        help="feed the output of a step into the next (not with bahdanau and none)",
+    )
+    add(
+        "--beam-width",
+        type=positive,
+        default=5,
+        help="test with a beam of this width too; 1: greedy search only (default: %(default)s)",
+    )
+    add(
+        "--full",
+        action="store_true",
+        help="all of CMUdict and all held-out words: about 20 minutes instead of 5",
     )
     add(
         "--epochs",
@@ -62,8 +79,7 @@ def parse_options(arguments, description):
     add(
         "--eval-words",
         type=positive,
-        default=2000,
-        help="number of held-out words to test on, at most (default: %(default)s)",
+        help="number of held-out words to test on, at most (default: 2,000; with --full all)",
     )
     add(
         "--output",
@@ -74,4 +90,7 @@ def parse_options(arguments, description):
     )
     add("--seed", type=int, default=1, help="of all random numbers (default: %(default)s)")
     add("--smoke", action="store_true", help="a few words, one epoch: tries the script in seconds")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.input_feeding and options.attention in ("bahdanau", "none"):
+        parser.error(f"--input-feeding does not go with --attention {options.attention}")
+    return options

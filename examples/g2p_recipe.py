@@ -1,6 +1,6 @@
 """Sizes and training settings, by the size of the dictionary."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ LARGE = Recipe(
     label_smoothing=0.05,
     learning_rate=3e-3,
 )
+FULL = replace(LARGE, epochs=12, embedding=128, units=320, dropout=0.2)
 SMOKE = Recipe(
     epochs=1,
     batch_size=32,
@@ -51,5 +52,7 @@ SMALL_WORDS = 10_000
 BUNDLED_WORDS = 60_000  # of CMUdict's training words: with LARGE they fit into ten minutes
 
 
-def recipe_for(training_words):
-    return SMALL if training_words < SMALL_WORDS else LARGE
+def recipe_for(training_words, full=False):
+    if training_words < SMALL_WORDS:
+        return SMALL
+    return FULL if full else LARGE
