@@ -8,7 +8,15 @@ from keras_attention.checks import check_positive
 from keras_attention.loops import loop_steps
 from keras_attention.masks import as_mask
 from keras_attention.search.constraints import Constraints
-from keras_attention.search.hypotheses import Hypotheses, best, impossible, select, select_entries
+from keras_attention.search.hypotheses import (
+    Hypotheses,
+    best,
+    flat,
+    flat_rows,
+    impossible,
+    lengths,
+    select,
+)
 from keras_attention.search.ranking import coverage_penalty as penalty_of_coverage
 from keras_attention.search.ranking import length_penalties
 from keras_attention.search.result import BeamResult
@@ -153,11 +161,12 @@ class _Beams:
         )
         _, live, finished, _, _ = carry
         found = best(self.results, finished, live)
-        is_real = ops.greater(found.scores, -math.inf)
-        lengths = ops.where(is_real, found.lengths, ops.zeros_like(found.lengths))
-        ids = ops.where(is_real[..., None], found.ids, self.pad_token)
-        weights = self._weights(outputs[0], found, is_real) if outputs else None
-        return BeamResult(ids, lengths, found.scores, found.ranking, weights)
+        made = lengths(found, self.end_token)
+        is_real = ops.greater(found.scores, -math.inf)[..., None]
+        ids = ops.where(is_real, found.ids, self.pad_token)
+        has_token = ops.logical_and(is_real, ops.less_equal(self.places, made[..., None]))
+        weights = self._weights(outputs[0], found.beams, has_token) if outputs else None
+        return BeamResult(ids, made, found.scores, found.ranking, weights)
 
     def _step(self, step, index, carry):
         tokens, live, finished, state, coverage = carry
@@ -166,21 +175,20 @@ class _Beams:
         if self.beta:
             coverage = coverage + _needed_weights(weights)
             penalties = penalty_of_coverage(coverage, self.beta, self.memory_mask)
-        allowed = self.constraints.allowed(logits, _flat(live.ids), index)
+        allowed = self.constraints.allowed(logits, flat(live.ids), index)
         gains = log_probabilities(logits, allowed)
         tokens, rows, candidates = self._continuations(live, gains, penalties, index)
         if self.end_token is None:
-            kept, live = rows, candidates
+            live = candidates
         else:
             ends = ops.equal(tokens, self.end_token)
             finished = self._finish(finished, candidates, ends)
-            live, choice = self._live_on(candidates, ends)
-            tokens, kept = select_entries(tokens, choice), select_entries(rows, choice)
-        kept = _flat(kept)
-        state = take_rows(state, kept)
-        coverage = ops.take(coverage, kept, axis=0) if self.beta else coverage
+            tokens, rows, live = self._live_on(tokens, rows, candidates, ends)
+        rows = flat(rows)
+        state = take_rows(state, rows)
+        coverage = ops.take(coverage, rows, axis=0) if self.beta else coverage
         outputs = [] if weights is None else [weights]
-        return outputs, (_flat(tokens), live, finished, state, coverage)
+        return outputs, (flat(tokens), live, finished, state, coverage)
 
     def _continuations(self, live, gains, penalties, index):
         """The best hypotheses of one more token: the tokens, the rows they come from, and they.
@@ -191,22 +199,21 @@ class _Beams:
         if size is None:
             raise ValueError("`step` must return logits whose last axis, V, is known.")
         count = K if self.end_token is None else min(2 * K, K * size)
-        totals = ops.reshape(_flat(live.scores)[:, None] + gains, (-1, K * size))
+        totals = ops.reshape(flat(live.scores)[:, None] + gains, (-1, K * size))
         scores, choice = ops.top_k(totals, count)
         choice = ops.cast(choice, "int32")
         beams, tokens = choice // size, choice % size
+        rows = flat_rows(beams, K)
         # Rounding must not make a continuation better than what it continues.
-        scores = ops.minimum(scores, select_entries(live.scores, beams))
-        rows = beams + K * ops.arange(ops.shape(beams)[0], dtype="int32")[:, None]
+        scores = ops.minimum(scores, ops.take(flat(live.scores), rows))
         ranking = scores / ops.take(self.lp, index + 1)
         if penalties is not None:
             ranking = ranking + ops.take(penalties, rows)
         here = ops.equal(self.places, index)
-        parents = select(live, beams)
+        ids, origins = (ops.take(flat(x), rows, axis=0) for x in (live.ids, live.beams))
         candidates = Hypotheses(
-            ids=ops.where(here, tokens[..., None], parents.ids),
-            beams=ops.where(here, beams[..., None], parents.beams),
-            lengths=ops.zeros_like(tokens) + index + 1,
+            ids=ops.where(here, tokens[..., None], ids),
+            beams=ops.where(here, beams[..., None], origins),
             scores=scores,
             ranking=ranking,
         )
@@ -214,16 +221,22 @@ class _Beams:
 
     def _finish(self, finished, candidates, ends):
         """The N best of the finished ones and of those that end now, among the K best."""
-        ranking = ops.where(ends, candidates.ranking, -math.inf)
-        candidates = candidates._replace(ranking=ranking, lengths=candidates.lengths - 1)
+        candidates = candidates._replace(ranking=ops.where(ends, candidates.ranking, -math.inf))
         return best(self.results, finished, Hypotheses(*(x[:, : self.width] for x in candidates)))
 
-    def _live_on(self, candidates, ends):
-        """The K best of those that do not end, and which of the candidates they are."""
-        scores, choice = ops.top_k(ops.where(ends, -math.inf, candidates.scores), self.width)
-        choice = ops.cast(choice, "int32")
-        ranking = ops.where(ends, -math.inf, candidates.ranking)
-        return select(candidates._replace(ranking=ranking), choice)._replace(scores=scores), choice
+    def _live_on(self, tokens, rows, candidates, ends):
+        """The K best of those that do not end."""
+        scores, ranking = (
+            ops.where(ends, -math.inf, x) for x in (candidates.scores, candidates.ranking)
+        )
+        _, choice = ops.top_k(scores, self.width)
+        tokens, rows, *live = select(
+            ops.cast(choice, "int32"),
+            tokens,
+            rows,
+            *candidates._replace(scores=scores, ranking=ranking),
+        )
+        return tokens, rows, Hypotheses(*live)
 
     def _done(self, carry):
         """Whether in no row a live hypothesis can get among the N."""
@@ -231,16 +244,14 @@ class _Beams:
         bound = live.scores[:, 0] / self.lp[self.length]  # they are sorted
         return ops.all(ops.greater_equal(finished.ranking[:, -1], bound))
 
-    def _weights(self, weights, found, is_real):
-        """`[B, N, L, S]` out of those of all beams, `[B K, L, S]`."""
-        K, L = self.width, self.length
-        first = K * ops.arange(ops.shape(found.ids)[0], dtype="int32")
-        rows = first[:, None, None] + found.beams
-        flat = ops.reshape(weights, (ops.shape(weights)[0] * L, ops.shape(weights)[-1]))
-        weights = ops.take(flat, rows * L + self.places, axis=0)
-        made = ops.less_equal(self.places, found.lengths[..., None])
-        made = ops.logical_and(made, is_real[..., None])[..., None]
-        return ops.where(made, weights, ops.zeros_like(weights))
+    def _weights(self, weights, beams, has_token):
+        """`[B, N, L, S]` out of those of all beams, `[B K, L, S]`; 0 where there is no token."""
+        L = self.length
+        first = self.width * ops.arange(ops.shape(beams)[0], dtype="int32")
+        rows = first[:, None, None] + beams
+        table = ops.reshape(weights, (ops.shape(weights)[0] * L, ops.shape(weights)[-1]))
+        weights = ops.take(table, rows * L + self.places, axis=0)
+        return ops.where(has_token[..., None], weights, ops.zeros_like(weights))
 
 
 def _as_memory_mask(mask, tokens):
@@ -257,8 +268,3 @@ def _needed_weights(weights):
             "no weights."
         )
     return ops.cast(weights, "float32")
-
-
-def _flat(x):
-    """`[B, M, ...]` to `[B M, ...]`."""
-    return ops.reshape(x, (-1, *x.shape[2:]))
