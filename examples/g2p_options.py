@@ -35,8 +35,9 @@ def parse_options(arguments, description):
         choices=ATTENTIONS,
         default="dot",
         help="bahdanau: attends before the recurrent cell; dot, general, concat, location:\n"
-        "Luong's scores, after it; local-m, local-p: general, in a window around step t or a predicted\n"
-        "place; none: the encoder's last state is all the decoder sees (default: %(default)s)",
+        "Luong's scores, after it; local-m, local-p: general, in a window around\n"
+        "step t or a predicted place; none: the encoder's last state is all the decoder\n"
+        "sees (default: %(default)s)",
     )
     add(
         "--input-feeding",

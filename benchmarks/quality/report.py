@@ -1,0 +1,218 @@
+"""Writes docs/results.md and its figure from the JSON files in docs/results/."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from statistics import fmean, stdev
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
+LANGUAGES = {"ice": "Icelandic", "hun": "Hungarian", "kor": "Korean"}
+# Gorman et al. 2020, table 2, word error rates: BiLSTM encoder with Luong attention (Korean by
+# whole syllables), and the best system.
+PUBLISHED = {"ice": (10.00, 9.11), "hun": (5.33, 4.00), "kor": (46.89, 24.00)}
+MISSING = "not run"
+
+
+def load(folder):
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in folder.glob("*.json")}
+
+
+def spread(values):
+    """Mean and standard deviation of percentages, with the number of runs where it is not 3."""
+    values = [100 * value for value in values]
+    if not values:
+        return MISSING
+    text = f"{fmean(values):.2f}"
+    if len(values) > 1:
+        text += f" ± {stdev(values):.2f}"
+    return text if len(values) == 3 else f"{text} ({len(values)} run{'s' * (len(values) > 1)})"
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def score_functions(runs):
+    """The table of score functions: a row a variant, greedy and beam for each language."""
+    from score_functions import VARIANTS
+
+    rows = []
+    for variant in VARIANTS:
+        cells = []
+        for language in LANGUAGES:
+            mine = [
+                x for x in runs.values() if (x["language"], x["variant"]) == (language, variant)
+            ]
+            cells += [spread(x[key] for x in mine) for key in ("word_error", "beam_word_error")]
+        rows.append([variant.replace("+", " + input "), *cells])
+    head = ["attention"]
+    for name in LANGUAGES.values():
+        head += [name, "beam of 5"]
+    published = [f"{base:.2f} / {best:.2f}" for base, best in PUBLISHED.values()]
+    rows.append(["published: baseline / best", *(c for x in published for c in (x, ""))])
+    return table(head, rows)
+
+
+def pronunciation(result):
+    names = ("word_error", "phoneme_error", "beam_word_error", "beam_phoneme_error")
+    rates = [f"{100 * result[name]:.2f}" for name in names]
+    row = ["dot", f"{result['words']['train']:,}", *rates, f"{result['training_seconds'] / 60:.1f}"]
+    head = [
+        "attention",
+        "training words",
+        "word error rate",
+        "phoneme error rate",
+        "word, beam of 5",
+        "phoneme, beam of 5",
+        "minutes of training",
+    ]
+    return table(head, [row])
+
+
+def translation(results):
+    rows = []
+    for name, result in sorted(results.items()):
+        rows.append(
+            [
+                name.removeprefix("multi30k-").replace("-", " + input "),
+                f"{result['parameters']:,}",
+                result["bleu"]["greedy"],
+                result["bleu"].get("beam", MISSING),
+                f"{result['seconds']['training'] / 60:.1f}",
+                len(result["history"]["val_loss"]),
+            ]
+        )
+    head = ["attention", "parameters", "BLEU greedy", "BLEU, beam of 5", "minutes", "epochs"]
+    return table(head, rows)
+
+
+def by_length(results):
+    """BLEU by length of the source."""
+    groups = list(next(iter(results.values()))["bleu_by_length"]["greedy"])
+    rows = []
+    for name, result in sorted(results.items()):
+        cells = [_bleu(result["bleu_by_length"]["greedy"].get(group)) for group in groups]
+        rows.append([name.removeprefix("multi30k-").replace("-", " + input "), *cells])
+    return table(["attention", *groups], rows)
+
+
+def _bleu(entry):
+    return entry["bleu"] if isinstance(entry, dict) else (MISSING if entry is None else entry)
+
+
+def reversal(results):
+    """Accuracy by length: a row an attention, mean and deviation over seeds."""
+    kinds = sorted({name.split("-")[1] for name in results})
+    groups = [group for group in next(iter(results.values()))["accuracy"] if group != "all"]
+    rows = []
+    for kind in kinds:
+        mine = [x for name, x in results.items() if name.split("-")[1] == kind]
+        rows.append([kind, *(spread([x["accuracy"][g]["texts"] for x in mine]) for g in groups)])
+    return table(["attention", *groups], rows)
+
+
+def draw(results, path):
+    """Accuracy by length of reversed strings, as lines."""
+    from g2p_output import whole
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for kind in sorted({name.split("-")[1] for name in results}):
+        mine = [x["accuracy"] for name, x in results.items() if name.split("-")[1] == kind]
+        groups = [group for group in mine[0] if group != "all"]
+        shares = [100 * fmean(x[group]["characters"] for x in mine) for group in groups]
+        axes.plot(groups, shares, marker="o", label=kind)
+    axes.set(xlabel="letters", ylabel="right letters, percent", ylim=(0, 102))
+    axes.set_title("Reversing strings: trained on up to 30 letters")
+    axes.legend(title="attention")
+    with whole(path) as temporary:
+        figure.savefig(temporary, format="svg", metadata={"Date": None})
+
+
+def sections(found, folder):
+    """The parts of the page for which there are results."""
+    if "score_functions" in found:
+        runs = found["score_functions"]
+        recipe = next(iter(runs.values()))["recipe"]
+        settings = ", ".join(f"{name.replace('_', ' ')} {x}" for name, x in recipe.items())
+        yield f"""## Score functions
+
+Word error rates in percent on the 450 test words of SIGMORPHON 2020, task 1 (one word is 0.22
+points), mean and standard deviation of three seeds: greedy search and a beam of 5. The epoch with
+the fewest errors on the dev words was tested. Hangul was split into jamo. The model has a
+bidirectional GRU as encoder and a GRU as decoder; only the attention differs.
+
+{score_functions(runs)}
+
+Published: Gorman et al. 2020, "The SIGMORPHON 2020 shared task on multilingual grapheme-to-phoneme
+conversion", table 2: the BiLSTM encoder with Luong attention, and the best system (Korean baseline:
+whole syllables).
+
+- `python benchmarks/quality/score_functions.py --data DIR`
+- Settings: {settings}."""
+    if "cmudict-dot" in found:
+        yield f"""## CMUdict
+
+The bundled dictionary, all its words but 10 percent held out by a hash of the word; rates in
+percent on the held-out test words. Published on the current dictionary without stress: word error
+rate 33.9 without a network, 30.2 with a transformer.
+
+{pronunciation(found["cmudict-dot"])}
+
+- `python examples/g2p.py --full`"""
+    translations = {k: v for k, v in found.items() if k.startswith("multi30k")}
+    if translations:
+        one = next(iter(translations.values()))
+        yield f"""## Multi30k, German to English
+
+Test 2016, lower case, detokenised, one seed. BLEU by sacrebleu, `{one["signature"]}`.
+
+{translation(translations)}
+
+BLEU (greedy) by the number of words of the source:
+
+{by_length(translations)}
+
+- `python benchmarks/quality/runs.py --names {" ".join(sorted(translations))}`"""
+    reverse = {k: v for k, v in found.items() if k.startswith("reverse")}
+    if reverse:
+        draw(reverse, folder / "reverse.svg")
+        yield f"""## The fixed vector fails with length
+
+Reversing strings of random letters, trained on up to 30 letters: percent of strings that are right
+throughout, by length, mean and standard deviation over seeds.
+
+{reversal(reverse)}
+
+![Right letters by length](results/reverse.svg)
+
+- `python benchmarks/quality/runs.py --names {" ".join(sorted(reverse))}`"""
+
+
+def main(arguments=None):
+    from g2p_output import whole
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "results")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results.md")
+    options = parser.parse_args(arguments)
+    found = load(options.folder)
+    if not found:
+        parser.error(f"--folder {options.folder}: no results")
+    parts = ["# Results", *sections(found, options.folder)]
+    parts.append(
+        "All runs: two CPU cores, no accelerator, whatever else the machine was doing. Versions\n"
+        "and settings of each run are in [results/](results)."
+    )
+    with whole(options.output) as path:
+        path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    print(f"written to {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Runs the examples whose results are quoted in docs/results.md, one after the other.
+
+What an example writes to results.json is kept in docs/results/NAME.json. Finished runs are left as
+they are, so that the script goes on where it was stopped (--again makes them anew).
+`python benchmarks/quality/report.py` makes docs/results.md of them.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
+MULTI30K = ["translate.py", "--epochs", "12", "--units", "384", "--vocabulary", "6000"]
+SEEDS = (1, 2, 3)
+RUNS = {
+    "cmudict-dot": ["g2p.py", "--full"],
+    "multi30k-dot": MULTI30K,
+    "multi30k-dot-feeding": [*MULTI30K, "--input-feeding"],
+    "multi30k-none": [*MULTI30K, "--attention", "none"],
+    **{
+        f"reverse-{attention}-{seed}": [
+            "reverse.py", "--attention", attention, "--train-length", "30", "--test-length", "60",
+            "--seed", str(seed),
+        ]
+        for seed in SEEDS
+        for attention in ("dot", "bahdanau", "none")
+    },
+}  # fmt: skip
+
+
+def run(name, data, folder):
+    """Runs one example in a process of its own and keeps its results."""
+    script, *arguments = RUNS[name]
+    with tempfile.TemporaryDirectory() as output:
+        command = [sys.executable, ROOT / "examples" / script, *arguments, "--output", output]
+        if script == "translate.py" and data:
+            command += ["--data", data]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        process = subprocess.run(command, env=environment)
+        if process.returncode:
+            raise SystemExit(f"{name} failed with {process.returncode}")
+        partial = folder / f".{name}.json"
+        shutil.copyfile(Path(output) / "results.json", partial)
+        partial.replace(folder / f"{name}.json")
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--names", nargs="+", default=list(RUNS), choices=list(RUNS), metavar="NAME",
+        help=f"which runs: {', '.join(RUNS)} (default: all)")  # fmt: skip
+    add("--data", type=Path, help="folder of Multi30k's files (default: fetched)")
+    add("--again", action="store_true", help="make finished runs anew")
+    add("--folder", type=Path, default=ROOT / "docs" / "results", help="(default: %(default)s)")
+    options = parser.parse_args(arguments)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name in options.names:
+        if options.again or not (options.folder / f"{name}.json").exists():
+            print(f"== {name}: {' '.join(RUNS[name])}", flush=True)
+            run(name, options.data, options.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
