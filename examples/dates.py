@@ -19,7 +19,7 @@ from toy_options import make_parser, parse
 from toy_tasks import Task, TaskError, every_few
 
 LOCALES = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
-DEFAULTS = {"units": 128, "examples": 30000, "epochs": 4, "locales": LOCALES}
+DEFAULTS = {"units": 128, "examples": 20000, "epochs": 3, "locales": LOCALES}
 SMOKE = {"units": 16, "examples": 256, "epochs": 1, "locales": ("en", "ko")}
 FORMATS = ("short", "medium", "long", "full")
 SKELETONS = ("yMd", "yMEd", "yMMdd", "yMMMd", "yMMMEd", "yMMMMd", "yMMMMEd", "yMMMMEEEEd")
