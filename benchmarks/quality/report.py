@@ -103,6 +103,21 @@ def _bleu(entry):
     return entry["bleu"] if isinstance(entry, dict) else (MISSING if entry is None else entry)
 
 
+def plain_keras(results):
+    rows = [
+        [
+            name.replace("ours ", "LuongDecoder, ").replace("keras ", "keras.layers."),
+            f"{100 * x['word_error']:.2f}",
+            f"{x['milliseconds_a_step']:.1f}",
+            f"{x['search_seconds']:.1f}",
+            f"{x['parameters']:,}",
+        ]
+        for name, x in results.items()
+    ]
+    head = ["attention", "word error rate", "ms a step", "s to search 450 words", "parameters"]
+    return table(head, rows)
+
+
 def reversal(results):
     """Accuracy by length: a row an attention, mean and deviation over seeds."""
     kinds = sorted({name.split("-")[1] for name in results})
@@ -178,6 +193,16 @@ BLEU (greedy) by the number of words of the source:
 {by_length(translations)}
 
 - `python benchmarks/quality/runs.py --names {" ".join(sorted(translations))}`"""
+    if "plain_keras" in found:
+        yield f"""## The same with keras.layers alone
+
+Icelandic, one seed, the weights of the last epoch, all four models in one run: greedy word error
+rate on the test words, the median time of a training step, taken in turn, and the time of the
+search. Keras has no attentional decoder and no search; see the script.
+
+{plain_keras(found["plain_keras"])}
+
+- `python benchmarks/quality/plain_keras.py --data DIR/ice_train.tsv`"""
     reverse = {k: v for k, v in found.items() if k.startswith("reverse")}
     if reverse:
         draw(reverse, folder / "reverse.svg")
