@@ -1,17 +1,30 @@
-"""The README's Python runs as it stands."""
+"""The Python in the README and in the guides runs as it stands."""
 
 import re
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PRINTED = {  # a line that each page prints
+    "README.md": "(2, 1, 20) (2, 1) (2, 1, 20, 4)",
+    "docs/attention.md": "True (2, 5)",
+}
 
 
-def blocks():
-    return re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.S)
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.S)
 
 
-def test_each_python_block_runs(capsys):
-    assert len(blocks()) >= 3
-    for block in blocks():
-        exec(compile(block, "README.md", "exec"), {})
-    assert "(2, 1, 20) (2, 1) (2, 1, 20, 4)" in capsys.readouterr().out
+@pytest.mark.parametrize("page", PRINTED)
+def test_each_python_block_runs(page, capsys):
+    assert blocks(page)
+    for block in blocks(page):
+        exec(compile(block, page, "exec"), {})
+    assert PRINTED[page] in capsys.readouterr().out
+
+
+def test_no_page_is_left_out():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    names = {str(path.relative_to(ROOT)) for path in pages}
+    assert {name for name in names if blocks(name)} == set(PRINTED)
