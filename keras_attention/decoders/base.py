@@ -1,5 +1,7 @@
 """What the recurrent decoders share: arguments, masks, state, saving."""
 
+import copy
+
 import keras
 from keras import ops
 
@@ -168,6 +170,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
             memory = self.precompute(memory)
         inputs = checks.check_float(inputs, "inputs", self.compute_dtype)
         self._check_inputs(inputs=inputs[:, None] if len(inputs.shape) == 2 else inputs[None])
+        checks.check_sizes({"inputs": tuple(inputs.shape), "memory": tuple(memory[1].shape)})
         inputs = ops.copy(inputs)  # without a Keras mask: cells warn that they do not pass it on
         state = states.pack(self.start_state(memory), state, "state")
         output, weights, state = self._step(
@@ -326,7 +329,7 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = dict(config)
+        config = copy.deepcopy(config)  # (Keras takes the cells out of the config of a stack.)
         for name in ("cell", "attention"):
             config[name] = keras.saving.deserialize_keras_object(
                 config[name], custom_objects=custom_objects

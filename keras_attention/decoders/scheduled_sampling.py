@@ -1,5 +1,6 @@
 """Scheduled sampling: training on the decoder's own tokens instead of the given ones."""
 
+import copy
 import math
 from numbers import Real
 
@@ -203,7 +204,7 @@ class ScheduledSampling(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = dict(config)
+        config = copy.deepcopy(config)  # (Keras takes the cells out of the config of a stack.)
         for name in ("decoder", "embedding", "output"):
             config[name] = keras.saving.deserialize_keras_object(
                 config[name], custom_objects=custom_objects

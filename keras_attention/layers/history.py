@@ -135,9 +135,12 @@ class LocationFeatures(keras.layers.Layer):
         self.built = True
 
     def call(self, alignment, values):
-        features = self.convolution(alignment[self.carries[0]][..., None])
-        # TensorFlow's convolution of an empty batch may put out one filter; zeros stretch it.
-        return features + ops.zeros((self.filters,), features.dtype)
+        weights = alignment[self.carries[0]][..., None]
+        if weights.shape[0]:
+            return self.convolution(weights)
+        # The batch may be empty; what TensorFlow makes of that has one filter only. So one more
+        # row goes along.
+        return self.convolution(ops.pad(weights, ((0, 1), (0, 0), (0, 0))))[:-1]
 
     def get_config(self):
         own = {
