@@ -13,9 +13,10 @@ from pathlib import Path
 
 import keras
 import tensorflow as tf
+from attentions import attention_options
 from g2p_output import OutputError, check_folder, whole
 from translate_data import load_parts
-from translate_options import ATTENTIONS, parse_options
+from translate_options import parse_options
 from translate_score import bleu, bleu_by_length
 
 from keras_attention import (
@@ -35,6 +36,10 @@ NEEDED = {
     "sacrebleu": "to compute BLEU",
     "matplotlib": "to draw the alignment",
 }
+
+
+class OptionError(ValueError):
+    """Options that can not be followed."""
 
 
 class TimeLimit(keras.callbacks.Callback):
@@ -61,31 +66,43 @@ def default_tokenizer():
 
 def fit_tokenizer(kind, texts, vocabulary):
     """A tokenizer of at most `vocabulary` ids, by default as many as the texts allow."""
-    if kind != "subwords":
-        fit = {"words": WordTokenizer, "characters": CharacterTokenizer}[kind].fit
-        return fit(texts, max_size=vocabulary or VOCABULARY, lowercase=True)
+    size = vocabulary or VOCABULARY
     try:
-        return SubwordTokenizer.fit(texts, vocabulary or VOCABULARY, lowercase=True)
+        if kind == "words":
+            return WordTokenizer.fit(texts, max_size=size, lowercase=True)
+        if kind == "characters":
+            return CharacterTokenizer.fit(texts, max_size=size, lowercase=True)
+        return SubwordTokenizer.fit(texts, size, lowercase=True)
     except ValueError as error:
         most = re.search(r"at most (\d+)", str(error))  # few texts hold few subwords
         if vocabulary or not most:
-            raise DataError(f"--vocabulary: {error}") from None
+            raise OptionError(f"--vocabulary {size}: {error}") from None
         return SubwordTokenizer.fit(texts, int(most[1]), lowercase=True)
 
 
 def build(options, source, target):
-    return seq2seq(
-        source,
-        target,
-        **ATTENTIONS[options.attention],
-        units=options.units,
-        embedding=options.embedding,
-        encoder_layers=options.layers,
-        decoder_layers=options.layers,
-        input_feeding=options.input_feeding,
-        dropout=options.dropout,
-        tied_embeddings=options.tied_embeddings,
-        scheduled_sampling=options.scheduled_sampling,
+    try:
+        return seq2seq(
+            source,
+            target,
+            **attention_options(options.attention, options.input_feeding),
+            units=options.units,
+            embedding=options.embedding,
+            encoder_layers=options.layers,
+            decoder_layers=options.layers,
+            dropout=options.dropout,
+            tied_embeddings=options.tied_embeddings,
+            scheduled_sampling=options.scheduled_sampling,
+        )
+    except ValueError as error:
+        raise OptionError(f"the options do not go together: {error}") from None
+
+
+def schedule(rate, steps):
+    """A learning rate that rises to `rate` and then falls to 0 along a cosine."""
+    warm_up = max(1, int(WARM_UP * steps))
+    return keras.optimizers.schedules.CosineDecay(
+        0.0, max(1, steps - warm_up), warmup_target=rate, warmup_steps=warm_up
     )
 
 
@@ -96,11 +113,7 @@ def train(model, parts, options):
         text_batches(*pairs, *tokenizers, options.batch_size, seed=options.seed, shuffle=shuffle)
         for pairs, shuffle in ((parts.train, True), (parts.dev, False))
     )
-    steps = options.epochs * len(batches)
-    warm_up = max(1, int(WARM_UP * steps))
-    rate = keras.optimizers.schedules.CosineDecay(
-        0.0, max(1, steps - warm_up), warmup_target=options.learning_rate, warmup_steps=warm_up
-    )
+    rate = schedule(options.learning_rate, options.epochs * len(batches))
     model.compile(
         keras.optimizers.Adam(rate, global_clipnorm=1.0),
         MaskedCrossEntropy(label_smoothing=0.1),
@@ -220,7 +233,10 @@ def translate_texts(options):
     path = options.model / "model.keras"
     if not path.is_file():
         raise DataError(f"--model {options.model}: it holds no model.keras")
-    model = keras.models.load_model(path, compile=False)
+    try:
+        model = keras.models.load_model(path, compile=False)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path} is no model of this script: {error}") from None
     search = {"beam_width": options.beam_width, "length_penalty": options.length_penalty}
     texts = [text.lower() for text in options.text]
     for output in model.translate(texts, **(search if options.beam_width > 1 else {})):
@@ -244,7 +260,7 @@ def main(arguments=None):
         if problem := missing_packages(options):
             raise DataError(problem)
         run(options) if options.text is None else translate_texts(options)
-    except (DataError, OSError) as error:
+    except (DataError, OptionError, OSError, ImportError) as error:
         print(f"translate.py: error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -1,43 +1,37 @@
 """Command line of translate.py."""
 
 import argparse
+import math
 from pathlib import Path
 
+from attentions import add_attention
 from g2p_options import OneLineErrors, positive
 from translate_data import CACHE
 
-# Names and the options of `seq2seq` that they stand for.
-ATTENTIONS = {
-    "none": {"attention": None},
-    "bahdanau": {"attention": "bahdanau"},
-    "dot": {"attention": "dot"},
-    "general": {"attention": "general"},
-    "concat": {"attention": "concat"},
-}
 TOKENIZERS = ("subwords", "words", "characters")
 # What --smoke uses where the command line says nothing else.
 DEFAULTS = {"units": 256, "embedding": 256, "epochs": 10, "batch_size": 64}
 SMOKE = {"units": 32, "embedding": 32, "epochs": 2, "batch_size": 32}
 
 
-def fraction(text):
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to below 1, got {text!r}")
-    return number
+def number(expected, holds):
+    """A type of options: numbers for which `holds`."""
+
+    def convert(text):
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or not holds(value):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return value
+
+    return convert
 
 
-def above_zero(text):
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
-    return number
+fraction = number("a number from 0 to below 1", lambda x: 0 <= x < 1)
+above_zero = number("a number above 0", lambda x: x > 0)
+at_least_zero = number("a number of at least 0", lambda x: x >= 0)
 
 
 def parse_options(arguments=None, description=None):
@@ -45,7 +39,7 @@ def parse_options(arguments=None, description=None):
     parser = OneLineErrors(
         prog="translate.py",
         description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     _add_data(parser.add_argument_group("data"))
     _add_model(parser.add_argument_group("model"))
@@ -59,8 +53,6 @@ def parse_options(arguments=None, description=None):
             setattr(options, name, value)
     if options.units % 2:
         parser.error(f"--units must be even, for an encoder of two directions. Got {options.units}")
-    if options.input_feeding and options.attention in ("bahdanau", "none"):
-        parser.error(f"--input-feeding goes with Luong's attention. Got {options.attention}")
     return options
 
 
@@ -71,14 +63,14 @@ def _add_data(group):
         "--data",
         type=Path,
         metavar="DIR",
-        help="folder with train, val and test_2016_flickr, each .de and .en, plain or .gz "
-        "(default: Multi30k, fetched from its public address)",
+        help="folder with train, val and test_2016_flickr, each .de and .en,\n"
+        "plain or .gz (default: Multi30k, fetched from its public address)",
     )
     data(
         "--pairs",
         type=Path,
         metavar="FILE",
-        help="lines 'source<TAB>target' as of Tatoeba, plain, .gz or in a .zip; "
+        help="lines 'source<TAB>target' as of Tatoeba, plain, .gz or in a .zip;\n"
         "split by a hash of the source",
     )
     add("--swap", action="store_true", help="translate the second column of --pairs to the first")
@@ -90,8 +82,7 @@ def _add_data(group):
 
 def _add_model(group):
     add = group.add_argument
-    add("--attention", choices=ATTENTIONS, default="dot", help="(default: %(default)s)")
-    add("--input-feeding", action="store_true", help="the output of a step goes into the next")
+    add_attention(group)
     add("--units", type=positive, help=f"(default: {DEFAULTS['units']})")
     add("--embedding", type=positive, help=f"(default: {DEFAULTS['embedding']})")
     add("--layers", type=positive, default=1, help="of encoder and of decoder (default: 1)")
@@ -131,7 +122,7 @@ def _add_use(group):
     add("--beam-width", type=positive, default=5, help="(default: %(default)s)")
     add(
         "--length-penalty",
-        type=float,
+        type=at_least_zero,
         default=1.0,
         help="exponent of the length by which scores are divided (default: %(default)s)",
     )
