@@ -40,6 +40,24 @@ D = 2
 M = 4  # the rows of the location score's W, fewer than memory steps
 
 
+SHORT = local.SHORT
+
+
+@pytest.fixture(autouse=True)
+def restore():
+    yield
+    local.SHORT = SHORT
+
+
+@pytest.fixture(params=["whole", "gathered"])
+def path(request, monkeypatch):
+    """A short memory is scored whole, a long one in gathered windows; here either is forced."""
+    monkeypatch.setattr(local, "SHORT", 100 if request.param == "whole" else 0)
+
+
+BOTH_PATHS = pytest.mark.usefixtures("path")
+
+
 def built(kind, score_mode="general", window=D, **arguments):
     if score_mode == "location":
         arguments.setdefault("max_memory", M)
@@ -107,27 +125,36 @@ def test_monotonic_positions_go_on_from_the_steps_before():
 
 
 def inside(x, window):
-    """The entries of x that the window of each query of sample 0 holds."""
-    return [
-        row[mask].tolist() for row, mask in zip(x.numpy()[0], window.mask.numpy()[0], strict=True)
-    ]
+    """The entries of x `[B, R, W]` that the window of each query of sample 0 holds."""
+    rows = zip(x.numpy()[0], window.mask.numpy()[0, :, 0], strict=True)
+    return [row[mask].tolist() for row, mask in rows]
 
 
-def test_window_by_hand():
+def test_window_by_hand(monkeypatch):
     """D = 1: at 2.0 the places 1, 2, 3, at 2.5 the places 2, 3, at 0.0 the places 0, 1."""
+    monkeypatch.setattr(local, "SHORT", 0)
     window = local.window_around(np.array([[2.0, 2.5, 0.0]], "float32"), 1, None, 5)
     assert inside(window.places, window) == [[1, 2, 3], [2, 3], [0, 1]]
     np.testing.assert_array_equal(window.index, window.places)
-    np.testing.assert_array_equal(window.distance[0, 1], [-0.5, 0.5, 1.5])
+    np.testing.assert_array_equal(window.distance[0, 1], [[-0.5, 0.5, 1.5]])
 
 
-def test_window_of_a_padded_memory_by_hand():
+def test_window_of_a_padded_memory_by_hand(monkeypatch):
     """Real steps stand at 1, 2, 4; around the second, with D = 1, lie all three."""
+    monkeypatch.setattr(local, "SHORT", 0)
     mask = np.array([[False, True, True, False, True]])
     window = local.window_around(np.array([[1.0, 3.0]], "float32"), 1, mask, 5)
     assert inside(window.index, window) == [[1, 2, 4], [4]]
-    spread = local.spread(tf.ones((1, 2, 3)), window, mask, 5).numpy()
+    spread = local.spread(tf.ones((1, 2, 1, 3)), window, mask, 5, 2).numpy()
     assert spread[0, 0].tolist() == [0, 1, 1, 0, 1]
+
+
+def test_one_window_of_a_short_memory_by_hand():
+    """The places 0 to 4 for all queries; each sees its own neighbourhood."""
+    window = local.window_around(np.array([[2.0, 2.5, 0.0]], "float32"), 1, None, 5)
+    np.testing.assert_array_equal(window.places, [[range(5)]])
+    expected = [[0, 1, 1, 1, 0], [0, 0, 1, 1, 0], [1, 1, 0, 0, 0]]
+    np.testing.assert_array_equal(window.mask, [[expected]])
 
 
 def test_gaussian_by_hand():
@@ -152,6 +179,7 @@ PADDING = {
 }
 
 
+@BOTH_PATHS
 @LOCAL
 @pytest.mark.parametrize("score_mode", ALL_MODES)
 def test_equals_the_equations(rng, kind, score_mode):
@@ -162,12 +190,12 @@ def test_equals_the_equations(rng, kind, score_mode):
     close(actual, expected(layer, *arrays, ALL_MASKED, **PADDING), "float64")
 
 
+@BOTH_PATHS
 @LOCAL
-@pytest.mark.parametrize("score_mode", ["general", "concat", "location"])
-def test_every_mode_with_poison_in_the_padding(rng, mode, kind, score_mode):
+def test_every_mode_with_poison_in_the_padding(rng, mode, kind):
     """All masks at once; hidden steps hold NaN and Inf; graphs do not know batch and lengths."""
-    layer = built(kind, score_mode)
-    _, (query, value, key) = draw(rng, score_mode)
+    layer = built(kind, "concat")
+    _, (query, value, key) = draw(rng)
     query[~QUERY_MASK] = np.nan
     value[~VALUE_MASK], key[~MASKS["key_mask"]] = np.inf, np.nan
     clean = [np.where(np.isfinite(x), x, 0) for x in (query, value, key)]
@@ -184,6 +212,7 @@ def test_every_mode_with_poison_in_the_padding(rng, mode, kind, score_mode):
     close(compute(*tensors), expected(layer, *clean, ALL_MASKED, **PADDING))
 
 
+@BOTH_PATHS
 @LOCAL
 @pytest.mark.parametrize("policy", LAYER_TOLERANCES)
 def test_dtype_policies(rng, kind, policy):
@@ -232,6 +261,7 @@ SINGLE_MASKS = {
 }
 
 
+@BOTH_PATHS
 @LOCAL
 @pytest.mark.parametrize("name", SINGLE_MASKS)
 def test_each_mask_alone(rng, kind, name):
@@ -250,6 +280,7 @@ def test_each_mask_alone(rng, kind, name):
     )
 
 
+@BOTH_PATHS
 @LOCAL
 @pytest.mark.parametrize("shape", [(B, T, S), (1, T, S), (B, 1, S), (1, 1, S)], ids=str)
 def test_bias(rng, kind, shape):
@@ -267,6 +298,7 @@ def test_bias(rng, kind, shape):
     )
 
 
+@BOTH_PATHS
 @LOCAL
 @pytest.mark.parametrize("normalizer", ["sparsemax", "entmax15"])
 def test_any_normaliser_inside_of_the_window(rng, kind, normalizer):
@@ -284,9 +316,34 @@ def test_any_normaliser_inside_of_the_window(rng, kind, normalizer):
     close(weights, layer.normalizer(scores, allowed > 0) * factor, "float64")
 
 
+@LOCAL
+@pytest.mark.parametrize("mode", ["graph", "xla"])
+def test_lengths_that_decide_in_the_graph(rng, mode, kind):
+    """Where S is not known before, both ways are in the graph, also of gradients and dropout."""
+    layer = LuongAttention(local=kind, window=1, dropout=0.5, seed=3, dtype="float64")
+    layer.build((B, T, Dq), (B, S, Dq))
+    signature = [tf.TensorSpec((None, None, Dq), "float64")] * 2
+
+    def compute(query, value):
+        with tf.GradientTape() as tape:
+            tape.watch([query, value])
+            result = both(layer, query, value, training=False)
+            loss = sum(tf.reduce_sum(x**2) for x in result)
+        dropped = layer(query, value, training=True)
+        return *result, *tape.gradient(loss, [query, value]), dropped
+
+    compiled = tf.function(compute, input_signature=signature, jit_compile=mode == "xla")
+    for size in (SHORT * 3, SHORT * 3 + 1):
+        inputs = [tf.random.normal((B, steps, Dq), dtype="float64") for steps in (T, size)]
+        *found, dropped = compiled(*inputs)
+        close(found, list(compute(*inputs)[:-1]), "float64")
+        assert np.isfinite(dropped).all() and np.abs(dropped - found[0]).max() > 0.01
+
+
 # Gradients
 
 
+@BOTH_PATHS
 @LOCAL
 @pytest.mark.parametrize("score_mode", ["general", "location"])
 def test_gradients_equal_numerical_ones(rng, kind, score_mode):
@@ -328,6 +385,7 @@ def test_gradients_equal_numerical_ones(rng, kind, score_mode):
         np.testing.assert_allclose(gradient, right, rtol=1e-6, atol=1e-8)
 
 
+@BOTH_PATHS
 @LOCAL
 def test_poison_in_padding_reaches_no_gradient(rng, kind):
     layer = built(kind, "concat")
@@ -380,6 +438,7 @@ def test_predictive_window_without_end_equals_global(rng):
 def test_masked_steps_count_as_removed(kind, seed, score_mode):
     """Wherever they stand: before, after or between the real ones, of queries and of memory."""
     rng = np.random.default_rng(seed)
+    local.SHORT = 0 if seed % 2 else SHORT
     layer = built(kind, score_mode, window=1, dtype="float64")
     query, value = rng.normal(size=(1, 6, Dq)), rng.normal(size=(1, 8, Dv))
     key = rng.normal(size=(1, 8, KEY_SIZES.get(score_mode, Dk)))
@@ -393,6 +452,7 @@ def test_masked_steps_count_as_removed(kind, seed, score_mode):
     close((context, weights), kept, "float64")
 
 
+@BOTH_PATHS
 @LOCAL
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_changes_nothing(rng, kind, side):
@@ -418,6 +478,7 @@ def test_rows_sum_to_one_or_less(rng, kind):
         assert (sums < 1).all() and (sums > 0).all()
 
 
+@BOTH_PATHS
 @LOCAL
 def test_windows_without_a_real_step(rng, kind):
     """Beyond the end of a short memory, or over masked steps only: weights 0, context 0."""
@@ -621,6 +682,7 @@ def test_symbolic_shapes(kind):
     assert context.shape == (None, None, Dq) and weights.shape == (None, None, S)
 
 
+@BOTH_PATHS
 @LOCAL
 def test_dropout_leaves_the_returned_weights(rng, kind):
     layer = built(kind, dropout=0.5, seed=1)

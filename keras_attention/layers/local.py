@@ -1,4 +1,4 @@
-"""Local attention: for each query a window of the memory, gathered, so that cost is O(T * window).
+"""Local attention: each query sees the memory in a window around its position.
 
 Places count the real steps of the memory from 0: masked steps, wherever they stand, count as if
 they were not there. So does the position of a query.
@@ -6,24 +6,32 @@ they were not there. So does the position of a query.
 
 from typing import Any, NamedTuple
 
-import keras
 from keras import ops
 
-from keras_attention.attend import weighted_sum
+from keras_attention.attend import hide, weighted_sum
+from keras_attention.layers.gather import take_entries, take_steps
 from keras_attention.normalizers import upcast
 from keras_attention.products import vector_product
 
+# A memory of up to this many windows is one window for all queries: one large product is faster
+# than many small ones, and takes less memory than windows of W * Dv numbers for each query.
+SHORT = 8
+
 
 class Window(NamedTuple):
-    """The part of the memory that each query looks at; W = 2D + 1, or S if that is less.
+    """The memory steps that queries are scored with: R windows of W places for G = T / R queries.
+
+    Each query has its own window (R = T), or, where the memory is short, all share one (R = 1).
 
     Attributes:
-        places: `[B, T, W]` integers, ascending by 1; the window moves off the memory's ends.
-        index: `[B, T, W]`, the memory steps at these places; any step where the mask is False.
-        distance: `[B, T, W]` floating, the places less the position of the query.
-        mask: `[B, T, W]`, True = at most D away and a real step.
+        first: `[B, R]` integers, the first place of each window.
+        places: `[B, R, W]`, the places, ascending by 1.
+        index: `[B, R, W]`, the memory steps at these places; any step beyond the real ones.
+        distance: `[B, R, G, W]` floating, the places less the position of the query.
+        mask: `[B, R, G, W]`, True = a real step, near enough for the query.
     """
 
+    first: Any
     places: Any
     index: Any
     distance: Any
@@ -31,13 +39,13 @@ class Window(NamedTuple):
 
 
 def attend_locally(prepared, positions, radius, score, normalizer, seed, fade):
-    """Attention of each query to the window around its position.
+    """Attention of each query to the window around its position, in time and memory O(T * D).
 
     Args:
         prepared: the `Prepared` inputs of a layer, without heads.
         positions: p_t, `[B, T]`, floating.
         radius: D, a positive integer.
-        score: function `(query [..., 1, Dq], key [..., W, Dk]) -> scores [..., 1, W]`.
+        score: function `(query [..., T, Dq], key [..., S, Dk]) -> scores [..., T, S]`.
         normalizer: function `(scores, mask) -> weights`.
         seed: of the dropout.
         fade: whether the weights are multiplied by a Gaussian around the position.
@@ -50,8 +58,8 @@ def attend_locally(prepared, positions, radius, score, normalizer, seed, fade):
     near = at_window(prepared, window)
 
     def faded(scores, mask):
-        factors = gaussian(window.distance, radius)[:, :, None]
-        return upcast(normalizer(scores, mask)) * ops.cast(factors, upcast(scores).dtype)
+        weights = upcast(normalizer(scores, mask))
+        return weights * ops.cast(gaussian(window.distance, radius), weights.dtype)
 
     context, weights = weighted_sum(
         near.queries,
@@ -65,9 +73,10 @@ def attend_locally(prepared, positions, radius, score, normalizer, seed, fade):
         seed,
         return_attention_scores=True,
     )
+    steps = ops.shape(prepared.queries)[1]
     wanted = prepared.return_attention_scores
-    weights = spread(weights[:, :, 0], window, memory_mask, size) if wanted else None
-    return context[:, :, 0], weights
+    weights = spread(weights, window, memory_mask, size, steps) if wanted else None
+    return _ungroup(context, steps), weights
 
 
 def places_of(mask, size):
@@ -118,7 +127,8 @@ def predicted_positions(hidden, v, memory_mask, size):
     """
     hidden = upcast(hidden)
     share = ops.sigmoid(vector_product(ops.tanh(hidden), ops.cast(v, hidden.dtype)))
-    return ops.cast(_lengths(memory_mask, size), share.dtype) * share
+    length = size if memory_mask is None else _lengths(memory_mask)
+    return ops.cast(length, share.dtype) * share
 
 
 def window_around(positions, radius, memory_mask, size):
@@ -131,54 +141,58 @@ def window_around(positions, radius, memory_mask, size):
         size: S.
 
     Returns:
-        A `Window`.
+        A `Window` with W = 2D + 1, or S where the memory is short. It lies inside of the memory:
+        at the ends, places that are too far away stand in for those outside.
     """
-    width, last = _smaller(2 * radius + 1, size), _larger(size - 1, 0)
-    first = ops.cast(ops.ceil(ops.stop_gradient(positions) - radius), "int32")
+    width, steps = 2 * radius + 1, ops.shape(positions)[1]
+    short = size <= SHORT * width
+    width, rows = _choose(short, size, width), _choose(short, _smaller(1, steps), steps)
+    first = ops.cast(ops.ceil(ops.stop_gradient(positions[:, :rows]) - radius), "int32")
     first = ops.maximum(ops.minimum(first, size - width), 0)
-    places = first[..., None] + ops.arange(width, dtype="int32")
-    distance = ops.cast(places, positions.dtype) - positions[..., None]
-    mask = ops.logical_and(
-        ops.abs(distance) <= radius, places < ops.expand_dims(_lengths(memory_mask, size), -1)
-    )
-    index = ops.minimum(places, last)
+    places = index = first[..., None] + ops.arange(width, dtype="int32")
+    centers = _group(positions, rows)[..., None]
+    distance = ops.cast(places, positions.dtype)[:, :, None] - centers
+    mask = ops.abs(distance) <= radius
     if memory_mask is not None:
-        index = take_steps(_real_steps(memory_mask, size), index)
-    return Window(places, index, distance, mask)
+        real = places < _lengths(memory_mask)[..., None]
+        mask = ops.logical_and(mask, real[:, :, None])
+        index = take_steps(_real_steps(memory_mask, size), places)
+    return Window(first, places, index, distance, mask)
 
 
 def at_window(prepared, window):
-    """Each query with the keys and values of its window, as inputs of `weighted_sum`.
+    """Queries with the keys and values of their window, as inputs of `weighted_sum`.
 
     Args:
         prepared: the `Prepared` inputs of a layer.
         window: the `Window`.
 
     Returns:
-        `Prepared` with queries `[B, T, 1, Dq]`, keys and values `[B, T, W, D]`, and mask and bias
-        `[B, T, 1, W]`. What the mask hides is 0.
+        `Prepared` with queries `[B, R, G, Dq]`, keys and values `[B, R, W, D]`, and mask and bias
+        `[B, R, G, W]`. What the mask hides from all queries of a window is 0.
     """
+    steps, size = ops.shape(prepared.queries)[1], ops.shape(prepared.values)[1]
+    rows = ops.shape(window.first)[1]
     mask = window.mask
     if prepared.query_mask is not None:
-        mask = ops.logical_and(mask, prepared.query_mask[..., None])
+        mask = ops.logical_and(mask, _group(prepared.query_mask, rows)[..., None])
     if prepared.mask is not None:
-        mask = ops.logical_and(mask, _entries(prepared.mask, window.index))
+        mask = ops.logical_and(mask, _entries(prepared.mask, window, steps))
     if prepared.use_causal_mask:  # aligned at the bottom right, see `masks.causal_mask`
-        steps, size = ops.shape(prepared.queries)[1], ops.shape(prepared.values)[1]
-        latest = ops.arange(steps, dtype="int32") + (size - steps)
-        mask = ops.logical_and(mask, window.index <= latest[:, None])
+        latest = ops.arange(steps, dtype="int32")[None] + (size - steps)
+        latest = _group(latest, rows)[..., None]
+        mask = ops.logical_and(mask, window.index[:, :, None] <= latest)
 
-    def take(steps):
-        steps = take_steps(steps, window.index)
-        return ops.where(mask[..., None], steps, ops.zeros((), steps.dtype))
-
-    values = take(prepared.values)
+    values = hide(take_steps(prepared.values, window.index), mask, -2)
+    keys = values
+    if prepared.keys is not prepared.values:
+        keys = hide(take_steps(prepared.keys, window.index), mask, -2)
     return prepared._replace(
-        queries=prepared.queries[:, :, None],
-        keys=values if prepared.keys is prepared.values else take(prepared.keys),
+        queries=_group(prepared.queries, rows),
+        keys=keys,
         values=values,
-        mask=mask[:, :, None],
-        bias=None if prepared.bias is None else _entries(prepared.bias, window.index)[:, :, None],
+        mask=mask,
+        bias=None if prepared.bias is None else _entries(prepared.bias, window, steps),
     )
 
 
@@ -197,20 +211,21 @@ def gaussian(distance, radius):
     return ops.exp(-2 * ops.square(distance / radius))
 
 
-def spread(weights, window, memory_mask, size):
+def spread(weights, window, memory_mask, size, steps):
     """Weights over the window as weights over the whole memory, 0 outside.
 
     Args:
-        weights: `[B, T, W]`.
+        weights: `[B, R, G, W]`.
         window: the `Window`.
         memory_mask: `[B, S]`, True = a real step; None if all are.
         size: S.
+        steps: T.
 
     Returns:
         Weights `[B, T, S]`.
     """
-    offset = places_of(memory_mask, size)[:, None] - window.places[..., :1]
-    width = ops.shape(weights)[-1]
+    weights, width = _ungroup(weights, steps), ops.shape(weights)[-1]
+    offset = places_of(memory_mask, size)[:, None] - _each_query(window.first[..., None], steps)
     inside = ops.logical_and(offset >= 0, offset < width)
     if memory_mask is not None:
         inside = ops.logical_and(inside, memory_mask[:, None])
@@ -218,37 +233,40 @@ def spread(weights, window, memory_mask, size):
     return ops.where(inside, weights, ops.zeros((), weights.dtype))
 
 
-def take_steps(x, index):
-    """`x[b, index[b, ...]]`: from `[B, S, ...]` and integers `[B, T, W]` to `[B, T, W, ...]`.
-
-    A first axis of size 1 broadcasts.
-    """
-    if x.shape[0] == 1:
-        return ops.take(x[0], index, axis=0)
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.gather(x, index, axis=1, batch_dims=1)
-    return ops.vectorized_map(lambda pair: ops.take(pair[0], pair[1], axis=0), (x, index))
-
-
-def take_entries(x, index):
-    """`x[b, t, index[b, t, w]]`: from `[B, T, S]` and integers `[B, T, W]` to `[B, T, W]`."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.gather(x, index, axis=2, batch_dims=2)
-    return ops.take_along_axis(x, index, axis=-1)
-
-
-def _entries(x, index):
-    """Entries of a mask or bias that broadcasts to `[B, T, S]` at `index` `[B, T, W]`."""
-    batch, steps, _ = ops.shape(index)
-    size = ops.shape(x)[-1]
+def _entries(x, window, steps):
+    """Entries of a mask or bias that broadcasts to `[B, T, S]`, as `[B, R, G or 1, W]`."""
+    batch, size = ops.shape(window.index)[0], ops.shape(x)[-1]
     if x.shape[1] == 1:  # the same for all queries
-        x = x[:, 0]
-        return take_steps(x if x.shape[0] == 1 else ops.broadcast_to(x, (batch, size)), index)
-    return take_entries(ops.broadcast_to(x, (batch, steps, size)), index)
+        shared = x[:, 0] if x.shape[0] == 1 else ops.broadcast_to(x[:, 0], (batch, size))
+        return take_steps(shared, window.index)[:, :, None]
+    x = ops.broadcast_to(x, (batch, steps, size))
+    entries = take_entries(x, _each_query(window.index, steps))
+    return _group(entries, ops.shape(window.first)[1])
+
+
+def _each_query(x, steps):
+    """From `[B, R, W]`, what each window has, to `[B, T, W]`, what each query has."""
+    batch, rows, width = ops.shape(x)
+    if x.shape[1] == steps:
+        return x
+    x = ops.broadcast_to(x[:, :, None], (batch, rows, steps // _at_least_1(rows), width))
+    return _ungroup(x, steps)
+
+
+def _group(x, rows):
+    """`[B, T, ...]` as `[B, R, G, ...]`."""
+    if x.shape[1] == 1:  # (XLA could not differentiate a reshaping inside of a step loop.)
+        return x[:, :, None]
+    batch, steps, *rest = ops.shape(x)
+    return ops.reshape(x, (batch, rows, steps // _at_least_1(rows), *rest))
+
+
+def _ungroup(x, steps):
+    """`[B, R, G, ...]` as `[B, T, ...]`."""
+    if isinstance(steps, int) and steps == 1:
+        return x[:, :, 0]
+    batch, _, _, *rest = ops.shape(x)
+    return ops.reshape(x, (batch, steps, *rest))
 
 
 def _real_steps(mask, size):
@@ -260,16 +278,22 @@ def _real_steps(mask, size):
     return ops.scatter(ops.stack([rows, places], axis=-1), steps, (batch, size))
 
 
-def _lengths(mask, size):
-    """The number of real steps, `[B, 1]`, or a scalar where all are real."""
-    if mask is None:
-        return ops.convert_to_tensor(size, "int32")
+def _lengths(mask):
+    """The number of real steps, `[B, 1]`."""
     return ops.sum(ops.cast(mask, "int32"), axis=-1, keepdims=True)
+
+
+def _choose(condition, yes, no):
+    """One of two sizes, where they differ and the condition may be known in the graph only."""
+    if isinstance(condition, bool):
+        return yes if condition else no
+    same = isinstance(yes, int) and isinstance(no, int) and yes == no
+    return yes if same else ops.where(condition, yes, no)
 
 
 def _smaller(a, b):
     return min(a, b) if isinstance(b, int) else ops.minimum(a, b)
 
 
-def _larger(a, b):
-    return max(a, b) if isinstance(a, int) else ops.maximum(a, b)
+def _at_least_1(x):
+    return max(x, 1) if isinstance(x, int) else ops.maximum(x, 1)
