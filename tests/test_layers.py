@@ -1047,7 +1047,21 @@ CONFIGS = [  # every argument at another value than the default
             **BIAS_SETTINGS,
         },
     ),
-    (LuongAttention, {"score_mode": "concat", "units": 3, "dropout": 0.25, "seed": 5, **SETTINGS}),
+    # No score mode takes all arguments.
+    (
+        LuongAttention,
+        {
+            "score_mode": "location",
+            "units": 3,
+            "local": "predictive",
+            "window": 2,
+            "max_memory": 4,
+            "dropout": 0.25,
+            "seed": 5,
+            **SETTINGS,
+        },
+    ),
+    (LuongAttention, {"score_mode": "general", "scale": True}),
     (ScaledDotProductAttention, {"dropout": 0.25, "seed": 5, "normalizer": "sparsemax"}),
     (
         MultiHeadAttention,
@@ -1076,11 +1090,13 @@ CONFIGS = [  # every argument at another value than the default
 def test_config_is_complete_and_stable(layer_class, arguments):
     parameters = inspect.signature(layer_class.__init__).parameters
     own = {name: p for name, p in parameters.items() if name not in ("self", "kwargs")}
-    assert set(arguments) == set(own)  # this test names every argument
+    # This test names every argument.
+    assert set(own) == {name for kind, named in CONFIGS if kind is layer_class for name in named}
     layer = layer_class(**arguments, **BASE)
     config = layer.get_config()
     assert set(own) | set(BASE) <= set(config)
-    for name, parameter in own.items():
+    for name in arguments:
+        parameter = own[name]
         default = "none" if parameter.default is parameter.empty else parameter.default
         if name != "flash_attention":  # None and False mean the same
             assert config[name] != default, name

@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 import reference as ref
+import reference_local
 import tensorflow as tf
-from conftest import MODES, rounded
+from conftest import MODES, numerical_gradient, rounded
 from test_layers import (
     ALL_MASKED,
     LAYER_TOLERANCES,
@@ -25,6 +26,7 @@ from test_layers import (
 )
 
 from keras_attention import LuongAttention, ScaledDotProductAttention
+from keras_attention.scores import location_score
 
 KEY_SIZES = {"dot": Dq, "scaled_dot": Dq, "general": Dk, "concat": Dk}
 ALL_MODES = pytest.mark.parametrize("score_mode", KEY_SIZES)
@@ -180,6 +182,136 @@ def test_config_of_each_mode(score_mode):
     close(both(again, query, value, key), both(layer, query, value, key))
 
 
+# The location score
+
+M = 4  # rows of W, fewer than memory steps
+
+
+def located(max_memory=M, **arguments):
+    layer = LuongAttention("location", max_memory=max_memory, **arguments)
+    layer.build((B, T, Dq), (B, S, Dv), (B, S, Dk))
+    return randomise(layer)
+
+
+def expected_by_location(layer, query, value, mask=None, memory_mask=None):
+    """A softmax over the words that W has rows for; all of them within reach of position 0."""
+    W = rounded(layer.location_kernel, layer.compute_dtype)[1].T
+    memory_mask = np.ones((B, S), bool) if memory_mask is None else memory_mask
+    mask = np.ones((B, T, S), bool) if mask is None else mask
+    scores = reference_local.location_scores(query, W, memory_mask)
+    positions = np.zeros((B, T))
+    return reference_local.local_attention(scores, value, positions, S, memory_mask, mask, False)
+
+
+@pytest.mark.parametrize("max_memory", [1, M, S, S + 3])
+@pytest.mark.parametrize("policy", LAYER_TOLERANCES)
+def test_location_equals_the_equation(rng, max_memory, policy):
+    layer = located(max_memory, dtype=policy)
+    (query, value, key), (q, v, _) = draw(rng, "general", layer.compute_dtype)
+    close(both(layer, query, value, key), expected_by_location(layer, q, v), policy)
+    memory_mask = MASKS["value_mask"] & MASKS["key_mask"]
+    right = expected_by_location(layer, q, v, ALL_MASKED, memory_mask)
+    close(both(layer, query, value, key, **MASKS, use_causal_mask=True), right, policy)
+
+
+def test_location_in_every_mode(rng, run):
+    layer = located()
+    (query, value, key), (q, v, _) = draw(rng, "general")
+    value = tf.where(np.arange(S)[:, None] < M, value, np.nan)  # nobody attends to these
+    found = run(lambda *x: both(layer, *x), query, value, key)
+    close(found, expected_by_location(layer, q, v))
+
+
+def test_location_by_hand():
+    """W = [[1], [2]], query 3: scores 3 and 6; the third word has no row."""
+    layer = LuongAttention("location", max_memory=2)
+    layer.build((1, 1), (1, 3, 1))
+    layer.set_weights([np.array([[1.0, 2.0]])])
+    weights = np.append(np.exp([3.0, 6.0]) / np.exp([3.0, 6.0]).sum(), 0)
+    value = np.array([[[1.0], [10.0], [np.nan]]])
+    context = [[weights[0] + 10 * weights[1]]]
+    close(both(layer, np.array([[3.0]]), value), (context, weights[None]))
+
+
+def test_location_counts_from_the_first_real_step(rng):
+    layer = located()
+    (query, value, key), _ = draw(rng, "general")
+    context, weights = both(layer, query, value, key)
+    more = [(0, 0), (3, 0), (0, 0)]
+    padded, keys = (np.pad(x, more, constant_values=np.nan) for x in (value, key))
+    mask = np.pad(np.ones((B, S), bool), [(0, 0), (3, 0)])
+    found = both(layer, query, padded, keys, value_mask=mask)
+    close((found[0], found[1][..., 3:]), (context, weights))
+
+
+def test_location_where_all_rows_are_of_masked_words(rng):
+    """The caller hides the first M words: nothing is left, not even the words near the end."""
+    (query, value, key), _ = draw(rng, "general")
+    mask = np.broadcast_to(np.arange(S) >= M, (B, T, S))
+    for result in both(located(), query, value, key, attention_mask=mask):
+        np.testing.assert_array_equal(result, 0)
+
+
+def test_location_score_is_what_the_layer_scores_with(rng, run):
+    layer = located()
+    (query, value, key), (q, _, _) = draw(rng, "general")
+    kernel = layer.location_kernel.value
+    scores = run(lambda query, value: location_score(query, value, kernel), query, value)
+    right = reference_local.location_scores(q, kernel.numpy().T, np.ones((B, S), bool))
+    close(scores, right)
+    _, weights = both(layer, query, value, key)
+    close(tf.nn.softmax(scores), weights)
+
+
+def test_location_score_of_a_kernel_that_does_not_fit():
+    with pytest.raises(ValueError, match=r"`kernel` must have shape \[Dq, M\] = \(3, 5\)"):
+        location_score(np.ones((2, 3)), np.ones((4, 6)), np.ones((2, 5)))
+
+
+def test_location_gradients(rng):
+    """Of W (only rows that are used), of the query and of the values; the keys have none."""
+    layer = located(S + 2, dtype="float64")
+    tensors, _ = draw(rng, "general", "float64")
+    (kernel,) = layer.trainable_variables
+    start = kernel.numpy()
+    weights = np.random.default_rng(8).normal(size=(B, T, Dv))
+
+    def loss(x):
+        kernel.assign(x)
+        return np.sum(layer(*tensors) * weights)
+
+    found = gradients(layer, *tensors, variables=[kernel])
+    kernel.assign(start)
+    close(found[3], numerical_gradient(loss, start))
+    assert not found[2].any() and not found[3][:, S:].any()
+
+
+# The learned scale
+
+
+@pytest.mark.parametrize("score_mode", ["dot", "general"])
+def test_scale_multiplies_the_scores(rng, score_mode):
+    layer = built(score_mode, scale=True, dtype="float64")
+    (query, value, key), (q, v, k) = draw(rng, score_mode, "float64")
+    layer.g.assign(0.3)
+    close(both(layer, query, value, key), expected(layer, 0.3 * q, v, k), "float64")
+    fixed = np.random.default_rng(8).normal(size=(B, T, Dv))
+
+    def loss(g):
+        layer.g.assign(g)
+        return np.sum(layer(query, value, key) * fixed)
+
+    (*_, found) = gradients(layer, query, value, key, variables=[layer.g])
+    close(found, numerical_gradient(loss, np.array(0.3)))
+
+
+def test_scale_starts_at_1(rng):
+    layer = LuongAttention("dot", scale=True)
+    (query, value, key), _ = draw(rng, "dot")
+    close(both(layer, query, value, key), both(LuongAttention("dot"), query, value, key))
+    assert [w.path.split("/")[-1] for w in layer.trainable_variables] == ["g"]
+
+
 # Bad input
 
 
@@ -217,3 +349,20 @@ def test_dot_modes_need_equal_sizes(score_mode):
     }
     words = f"'{score_mode}'", "query", "key", str((B, T, Dq)), str((B, S, Dk)), "general"
     refused(LuongAttention(score_mode), arguments, *words)
+
+
+@pytest.mark.parametrize("score_mode", ["scaled_dot", "concat", "location"])
+def test_scale_belongs_to_dot_and_general(score_mode):
+    more = {"max_memory": 3} if score_mode == "location" else {}
+    with pytest.raises(ValueError, match="`scale` belongs to score_mode 'dot' or 'general'"):
+        LuongAttention(score_mode, scale=True, **more)
+
+
+def test_max_memory_and_location_go_together():
+    with pytest.raises(ValueError, match="`max_memory`, a positive integer, is needed with"):
+        LuongAttention("location")
+    with pytest.raises(ValueError, match="`max_memory` belongs to score_mode 'location'"):
+        LuongAttention("dot", max_memory=5)
+    for number in (0, -2, 1.5, True):
+        with pytest.raises(ValueError, match="`max_memory` must be a positive integer"):
+            LuongAttention("location", max_memory=number)
