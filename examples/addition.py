@@ -12,7 +12,7 @@ from g2p_options import positive
 from toy_options import make_parser, parse
 from toy_tasks import Task, every_few
 
-DEFAULTS = {"units": 128, "examples": 30000, "epochs": 10, "digits": 3}
+DEFAULTS = {"units": 128, "examples": 50000, "epochs": 6, "digits": 3}
 SMOKE = {"units": 16, "examples": 256, "epochs": 1, "digits": 2}
 TESTS_PER_SIZE = 500
 EXAMPLES = """\
