@@ -13,8 +13,8 @@ from keras_attention.layers.gather import take_entries, take_steps
 from keras_attention.normalizers import upcast
 from keras_attention.products import vector_product
 
-# A memory of up to this many windows is one window for all queries: one large product is faster
-# than many small ones, and takes less memory than windows of W * Dv numbers for each query.
+# A memory of up to this many windows, at least 1, is one window for all queries: one large product
+# is faster than many small ones, and takes less memory than W * Dv numbers for each query.
 SHORT = 8
 
 
