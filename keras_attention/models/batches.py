@@ -70,8 +70,9 @@ def text_batches(
 
     def batches():
         for rows in _like_lengths(lengths, batch_size, random if shuffle else None):
-            source, target = (_padded([pairs[row][side] for row in rows]) for side in (0, 1))
-            yield (source, target[:, :-1]), target[:, 1:]
+            source, target = ([pairs[row][side] for row in rows] for side in (0, 1))
+            inputs, labels = [x[:-1] for x in target], [x[1:] for x in target]
+            yield (_padded(source), _padded(inputs)), _padded(labels)
 
     spec = tf.TensorSpec([None, None], "int32")
     dataset = tf.data.Dataset.from_generator(batches, output_signature=((spec, spec), spec))

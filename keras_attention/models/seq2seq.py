@@ -90,6 +90,9 @@ class Seq2Seq(keras.Model):
     Masking:
         Id 0 is padding on both sides: it is not attended to, and does not move the states.
 
+    A copy that translates is made by `Seq2Seq.from_config(model.get_config())` and `set_weights`;
+    `keras.models.clone_model` makes a plain Functional model.
+
     Raises:
         ValueError: for an unknown name, a number out of range, or options that do not go together.
 
@@ -213,6 +216,11 @@ def _check(config, decoder):
         check_positive(name, config[name])
     if config["cell"] not in CELLS:
         raise ValueError(f"`cell` must be one of {', '.join(CELLS)}. Received: {config['cell']!r}.")
+    if not isinstance(config["attention_options"], (dict, type(None))):
+        raise ValueError(
+            "`attention_options` must be a dictionary, or None. "
+            f"Received: {config['attention_options']!r}."
+        )
     attentions = ("bahdanau", *SCORE_MODES, None)
     if config["attention"] not in attentions:
         raise ValueError(
@@ -238,7 +246,7 @@ def _check(config, decoder):
 
 def _size(name, tokenizer):
     """The number of ids of a tokenizer, or the number itself."""
-    if hasattr(tokenizer, "encode"):
+    if hasattr(tokenizer, "tokens_of"):
         return tokenizer.size
     if isinstance(tokenizer, int) and not isinstance(tokenizer, bool) and tokenizer > END:
         return tokenizer

@@ -1,5 +1,7 @@
 """A trained encoder and decoder in use: encode, step, search; text in and text out."""
 
+import inspect
+import itertools
 from typing import Any, NamedTuple
 
 import keras
@@ -7,10 +9,13 @@ import numpy as np
 from keras import ops
 
 from keras_attention.checks import check_positive
-from keras_attention.search import BeamResult, beam_search, greedy_search, sample
+from keras_attention.search import beam_search, greedy_search, sample
 from keras_attention.text import END, PAD, START
 
 BATCH_SIZE = 64
+# What the translator tells a search by itself.
+GIVEN = {"step", "state", "start_tokens", "end_token", "pad_token"}
+GIVEN |= {"max_length", "beam_width", "memory", "memory_mask"}
 SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 
@@ -60,7 +65,7 @@ class Translator:
         Returns:
             The projected memory, a tuple of tensors `[B, S, ...]`, and the decoder's state.
         """
-        source_ids = _as_ids(source_ids, self.encoder.input_shape)
+        source_ids = _as_ids(source_ids)
         memory, *state = self.encoder(source_ids, training=False)
         memory = self.decoder.precompute(memory, ops.not_equal(source_ids, PAD))
         return memory, self.decoder.start_state(memory, state)
@@ -85,26 +90,30 @@ class Translator:
 
         Returns:
             A `SearchResult`; of `beam_search` a `BeamResult`.
+
+        Raises:
+            ValueError: if the source is no table of integers, or an option is unknown, of a wrong
+                value or of another search.
         """
-        beam_width = check_positive("beam_width", beam_width)
-        shared = {"forbidden_tokens": (PAD, START), **options}
-        if max_length is None:
-            max_length = default_length(source_ids.shape[1])
+        source_ids = _as_ids(source_ids)
+        function = _choose(check_positive("beam_width", beam_width), options)
+        if source_ids.shape[0] == 0:  # Keras' cells can not add a bias to no rows
+            row = ops.zeros((1, source_ids.shape[1]), source_ids.dtype)
+            found = self.search(row, max_length, beam_width, **options)
+            return type(found)(*(None if x is None else x[:0] for x in found))
+        if function is beam_search:
+            mask = ops.not_equal(source_ids, PAD)
+            options = {**options, "beam_width": beam_width, "memory_mask": mask}
         memory, state = self.encode(source_ids)
-        starts = ops.full_like(source_ids[:, 0], START)
-        common = {"memory": memory, "start_tokens": starts, "end_token": END, "state": state}
-        common |= {"max_length": max_length, **shared}
-        if any(name in options for name in SAMPLING):
-            if beam_width > 1:
-                raise ValueError(
-                    f"`beam_width` does not go with sampling ({', '.join(SAMPLING)}). "
-                    f"Received: {beam_width}."
-                )
-            return sample(self.step, **common)
-        if beam_width == 1 and "num_results" not in options:
-            return greedy_search(self.step, **common)
-        mask = ops.not_equal(source_ids, PAD)
-        return beam_search(self.step, beam_width=beam_width, memory_mask=mask, **common)
+        return function(
+            self.step,
+            state,
+            ops.full_like(source_ids[:, 0], START),
+            END,
+            default_length(source_ids.shape[1]) if max_length is None else max_length,
+            memory=memory,
+            **{"forbidden_tokens": (PAD, START), **options},
+        )
 
     def translate(self, texts, beam_width=1, max_length=None, details=False, **options):
         """Outputs for texts, in batches of texts of like lengths.
@@ -120,7 +129,7 @@ class Translator:
             tokens is empty.
 
         Raises:
-            ValueError: if the model has no tokenizers, or an item is no text.
+            ValueError: if the model has no tokenizers, or an item is no text; and as `search`.
         """
         if self.source is None or self.target is None:
             raise ValueError(
@@ -134,10 +143,10 @@ class Translator:
         ids = np.asarray(self.source.encode(texts, add_end=True))
         lengths = (ids != PAD).sum(axis=1)
         results = [None] * len(texts)
-        order = np.argsort(lengths, kind="stable")
-        for rows in np.split(order, range(BATCH_SIZE, len(order), BATCH_SIZE)):
+        for rows, default in _batches(lengths):
             batch = ids[rows, : lengths[rows].max()]
-            found = self._compiled(max_length, beam_width, options)(batch)
+            longest = default if max_length is None else max_length
+            found = self._compiled(longest, beam_width, options)(batch)
             for row, result in zip(rows, self._texts(batch, found, details), strict=True):
                 results[row] = result
         several = "num_results" in options
@@ -155,21 +164,21 @@ class Translator:
         import tensorflow as tf
 
         key = (max_length, beam_width, repr(sorted(options.items())))
-        if key not in self._searches or "seed" in options:
-            # Lengths rounded up: one graph serves many lengths.
+        has_state = isinstance(options.get("seed"), keras.random.SeedGenerator)
+        if key not in self._searches or has_state:
             self._searches[key] = tf.function(search, reduce_retracing=True)
         return self._searches[key]
 
     def _texts(self, source_ids, found, details):
         """For each source the list of its outputs, the best first."""
-        ids, scores = np.array(found.ids), np.asarray(found.scores)
+        ids, scores, lengths = map(np.array, (found.ids, found.scores, found.lengths))
         weights = None if found.attention_scores is None else np.asarray(found.attention_scores)
-        lengths = np.asarray(found.lengths)
-        if not isinstance(found, BeamResult):
+        if ids.ndim == 2:  # one output for each source
             ids, scores, lengths = ids[:, None], scores[:, None], lengths[:, None]
             weights = None if weights is None else weights[:, None]
         # A text of which nothing is left to read has an empty output.
-        ids[(source_ids > END).sum(axis=1) == 0] = PAD
+        empty = (source_ids > END).sum(axis=1) == 0
+        ids[empty], scores[empty], lengths[empty] = PAD, 0, 0
         texts = np.char.decode(np.asarray(self.target.decode(ids)).astype("bytes"), "utf-8")
         if not details:
             return texts.tolist()
@@ -190,13 +199,45 @@ class Translator:
         ]
 
 
+def _batches(lengths):
+    """Rows of like lengths, and the most tokens of their outputs, which is the same for a batch.
+
+    So no output is cut off earlier or later because of what else is translated.
+    """
+    rows = np.argsort(lengths, kind="stable")
+    for limit, some in itertools.groupby(rows, key=lambda row: default_length(lengths[row])):
+        some = np.array(list(some))
+        for first in range(0, len(some), BATCH_SIZE):
+            yield some[first : first + BATCH_SIZE], limit
+
+
+def _choose(beam_width, options):
+    """The search that the options belong to."""
+    sampling = [name for name in SAMPLING if name in options]
+    if beam_width > 1 and sampling:
+        raise ValueError(
+            f"`beam_width` does not go with sampling ({', '.join(sampling)}). "
+            f"Received: {beam_width}."
+        )
+    several = beam_width > 1 or "num_results" in options
+    function = sample if sampling else beam_search if several else greedy_search
+    known = [name for name in inspect.signature(function).parameters if name not in GIVEN]
+    for name in options:
+        if name not in known:
+            raise ValueError(
+                f"`{name}` is no option of `{function.__name__}`, which is chosen by "
+                f"`beam_width` = {beam_width}. Its options: {', '.join(known)}."
+            )
+    return function
+
+
 def default_length(source_length):
     """The most tokens of an output to sources `[B, S]`; in steps, so that few graphs are made."""
     length = 100 if source_length is None else source_length
     return 32 * (1 + (3 * length // 2 + 10) // 32)
 
 
-def _as_ids(ids, input_shape):
+def _as_ids(ids):
     ids = ops.convert_to_tensor(ids)
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if len(ids.shape) != 2 or not dtype.startswith(("int", "uint")):
