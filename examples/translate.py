@@ -170,8 +170,8 @@ def draw(model, sources, folder):
 def run(options):
     """All of it: `run(parse_options([...]))` returns what is written to results.json."""
     started = time.monotonic()
-    check_output(options.output)
     name, parts = load_parts(options)
+    check_output(options.output)
     parts = parts._replace(
         train=parts.train.take(options.limit), test=parts.test.take(options.test_limit)
     )

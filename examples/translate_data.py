@@ -175,6 +175,11 @@ def grammar():
     sources, targets = [], []
     for words in itertools.product(*(x.items() for x in (SUBJECTS, VERBS, OBJECTS, PLACES))):
         (who, subject), (does, verb), (what, thing), (where, place) = words
-        sources.append(" ".join(filter(None, (who, does, where, what))).capitalize() + ".")
-        targets.append(" ".join(filter(None, (subject, verb, thing, place))).capitalize() + ".")
+        sources.append(_sentence(who, does, where, what))
+        targets.append(_sentence(subject, verb, thing, place))
     return Pairs(sources, targets)
+
+
+def _sentence(*words):
+    text = " ".join(filter(None, words))
+    return text[0].upper() + text[1:] + "."
