@@ -374,6 +374,7 @@ def test_a_translation_does_not_depend_on_the_others(texts, beam_width):
 
 
 _MODELS = []
+ENDLESS = "f"  # a text whose output does not end by itself
 
 
 def shared_model():
@@ -388,6 +389,13 @@ def shared_model():
         bias = _MODELS[0].get_layer("logits").bias
         bias.assign(bias + 4.0 * np.eye(1, bias.shape[0], 2)[0])  # so that texts end
     return _MODELS[0]
+
+
+def test_an_output_without_end_is_cut_off_the_same_in_company(eager):
+    model = shared_model()
+    alone = model.translate(ENDLESS)
+    assert len(alone) == 32
+    assert model.translate([ENDLESS, "abcdef" * 8])[0] == alone
 
 
 @pytest.mark.parametrize("beam_width", [1, 3])
