@@ -8,6 +8,8 @@ import keras
 from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
+from keras_attention.layers.outputs import VaryingOutputs
+
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class InverseSigmoid(LearningRateSchedule):
@@ -46,7 +48,7 @@ class InverseSigmoid(LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class ScheduledSampling(keras.layers.Layer):
+class ScheduledSampling(VaryingOutputs, keras.layers.Layer):
     """From target tokens to logits, with some of the tokens replaced by the model's own.
 
         x_t = embedding(y_t), or with probability `rate` embedding(sample(p_{t-1}))
