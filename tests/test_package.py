@@ -64,7 +64,7 @@ def test_installed_metadata(setup_arguments):
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("the package is used from its checkout and not installed")
     assert metadata["Version"] == keras_attention.__version__, "install again: the version changed"
-    assert set(metadata.get_all("Provides-Extra")) == {"examples", "export", "test", "dev"}
+    assert set(metadata.get_all("Provides-Extra")) == {"text", "examples", "export", "test", "dev"}
 
 
 def test_setup_names_packages_and_dependencies(setup_arguments):
@@ -72,7 +72,7 @@ def test_setup_names_packages_and_dependencies(setup_arguments):
     required = {re.match(r"[a-z]+", line).group() for line in setup_arguments["install_requires"]}
     assert required == {"keras", "tensorflow", "numpy"}
     extras = setup_arguments["extras_require"]
-    assert set(extras) == {"examples", "export", "test", "dev"}
+    assert set(extras) == {"text", "examples", "export", "test", "dev"}
     assert "matplotlib" in extras["examples"]
     assert set(extras["test"]) < set(extras["dev"])
 

@@ -51,6 +51,7 @@ class Coverage(keras.layers.Layer):
 
     def __init__(self, max_fertility=None, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         positive = isinstance(max_fertility, Real) and 0 < max_fertility < math.inf
         if max_fertility is not None and not positive:
             raise ValueError(f"`max_fertility` must be positive. Received: {max_fertility!r}.")
@@ -60,6 +61,9 @@ class Coverage(keras.layers.Layer):
         if self.max_fertility is not None:
             self.u = self.add_weight(name="u", shape=(values_shape[-1],))
         self.built = True
+
+    def compute_mask(self, alignment, previous_mask=None):
+        return None  # features of the memory carry no mask
 
     def call(self, alignment, values):
         coverage = ops.cast(alignment["coverage"], self.compute_dtype)[..., None]
@@ -111,6 +115,7 @@ class LocationFeatures(keras.layers.Layer):
 
     def __init__(self, filters=10, kernel_size=31, cumulative=False, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.filters = check_positive("filters", filters)
         self.kernel_size = check_positive("kernel_size", kernel_size)
         if kernel_size % 2 == 0:
@@ -133,6 +138,9 @@ class LocationFeatures(keras.layers.Layer):
         )
         self.convolution.build((None, None, 1))
         self.built = True
+
+    def compute_mask(self, alignment, previous_mask=None):
+        return None  # features of the memory carry no mask
 
     def call(self, alignment, values):
         weights = alignment[self.carries[0]][..., None]

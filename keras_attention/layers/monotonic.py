@@ -61,6 +61,7 @@ class MonotonicAlignment(keras.layers.Layer):
 
     def __init__(self, noise=1.0, mode="parallel", hard=True, bias=-1.0, seed=None, **kwargs):
         super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
         if mode not in MODES or mode == "hard":
             raise ValueError(f"`mode` must be 'parallel' or 'recursive'. Received: {mode!r}.")
         if not isinstance(noise, Real) or not 0 <= noise < math.inf:
@@ -76,6 +77,9 @@ class MonotonicAlignment(keras.layers.Layer):
     def start(self, like, mask):
         """The weights `[B, S]` before the first step: on the first step of the memory."""
         return monotonic_start(like, mask)
+
+    def compute_mask(self, scores, previous_mask=None):
+        return None  # weights carry no mask
 
     def call(self, scores, mask=None, previous=None, training=None):
         return monotonic_attention(
