@@ -1,11 +1,9 @@
 """`attend`: score -> mask -> normalise -> weighted sum, the one place where the four meet."""
 
-from numbers import Real
-
 import keras
 from keras import ops
 
-from keras_attention.checks import as_float, check_bias, check_broadcast
+from keras_attention.checks import as_float, check_bias, check_broadcast, check_fraction
 from keras_attention.masks import align_to_rank, as_mask, bias_mask, combine_masks
 from keras_attention.normalizers import masked_softmax, upcast
 from keras_attention.products import batch_matmul
@@ -140,8 +138,7 @@ def _check_inputs(query, key, value, dropout):
             "`key` and `value` must have the same number of steps S (axis -2). Received key "
             f"shape {tuple(key.shape)}, value shape {tuple(value.shape)}."
         )
-    if not isinstance(dropout, Real) or not 0 <= dropout < 1:
-        raise ValueError(f"`dropout` must lie in [0, 1). Received: {dropout!r}.")
+    check_fraction("dropout", dropout)
     for name, x in (("key", key), ("value", value)):
         check_broadcast(name, x.shape[:-2], query.shape[:-2], mutual=True)
     batch = tuple(k if q == 1 else q for q, k in zip(query.shape[:-2], key.shape[:-2], strict=True))

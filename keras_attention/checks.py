@@ -270,6 +270,28 @@ def check_positive(name, number):
     return int(number)
 
 
+def check_flag(name, flag):
+    """`flag`, if it is True or False, e.g. whether weights `[B, T, S]` are wanted.
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    if not isinstance(flag, bool):
+        raise ValueError(f"`{name}` must be True or False. Received: {flag!r}.")
+    return flag
+
+
+def check_fraction(name, number):
+    """`number`, if it is a fraction that may be dropped, of a tensor of any shape `[...]`.
+
+    Raises:
+        ValueError: if it does not lie in [0, 1).
+    """
+    if isinstance(number, bool) or not (isinstance(number, numbers.Real) and 0 <= number < 1):
+        raise ValueError(f"`{name}` must lie in [0, 1). Received: {number!r}.")
+    return number
+
+
 def as_tuple(name, values, positive=True):
     """An integer, a sequence of integers or None as a tuple or None.
 

@@ -112,6 +112,8 @@ def alignment_text(weights, source, target):
     I      ███ ····· ··
     arrive ··· ░░░░░ ▓▓
     """
+    if len(target) == 0:  # nothing was written, as for an empty text
+        return " ".join(_tokens("source", source))
     weights, source, target = check_alignment(weights, source, target, ranks=(2,))
     widths = [max(1, _width(token)) for token in source]
     margin = max(map(_width, target))

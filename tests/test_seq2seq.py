@@ -92,9 +92,9 @@ def stepped(model, source, target):
     memory, state = model.inference.encode(source)
     logits, weights = [], []
     for tokens in target.T:
-        outputs, attended, state = model.inference.step(tf.constant(tokens), state, memory)
+        outputs, *attended, state = model.inference.step(tf.constant(tokens), state, memory)
         logits.append(outputs)
-        weights.append(attended)
+        weights += attended or [np.zeros(source.shape)]  # without attention there are none
     return np.stack(logits, 1), np.stack(weights, 1)
 
 
@@ -313,7 +313,7 @@ def test_a_copy_by_keras_computes_the_same():
 
 def test_without_attention_the_translations_have_no_weights(eager):
     found = make(attention=None).translate("abc", details=True, max_length=4)
-    np.testing.assert_array_equal(found.attention_scores, 0)
+    assert found.attention_scores is None
 
 
 class Server(tf.Module):
@@ -647,3 +647,66 @@ def test_words_go_in_and_out(eager):
     found = model.translate("The cat barks.", details=True)
     assert found.source_tokens == ["the", "cat", "⁇", "‿.", "</s>"]
     assert set(found.target_tokens) <= set(tokenizer.tokens)
+
+
+# What a newcomer tried
+
+
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        ({"unit": 8}, "'unit'"),
+        ({"dropout": 1.0}, "`dropout`"),
+        ({"dropout": None}, "`dropout`"),
+        ({"bidirectional": "no"}, "`bidirectional`"),
+        ({"tied_embeddings": "yes"}, "`tied_embeddings`"),
+        (
+            {"attention": None, "attention_options": {"normalizer": "sparsemax"}},
+            "attention_options",
+        ),
+    ],
+)
+def test_options_that_are_none_are_named(options, named):
+    with pytest.raises((TypeError, ValueError), match=named):
+        seq2seq(9, 8, **{"units": 4, **options})
+
+
+def test_a_tokenizer_class_is_no_tokenizer():
+    with pytest.raises(ValueError, match="`source`"):
+        seq2seq(CharacterTokenizer, 8)
+
+
+def test_the_units_of_bahdanau_can_be_chosen():
+    options = {"units": 4, "attention": "bahdanau", "attention_options": {"units": 3}}
+    assert seq2seq(9, 8, **options).get_layer("decoder").attention.units == 3
+
+
+@pytest.mark.parametrize("texts", [None, 3, {"ab": 1}, {"ab"}])
+def test_texts_that_are_no_list_are_refused(texts):
+    with pytest.raises(ValueError, match="`texts`"):
+        make(units=4).translate(texts)
+
+
+def test_equal_looking_options_have_searches_of_their_own():
+    model = make(units=4, cell="gru")
+    assert model.translate(np.array(["ab"]), max_length=3) == model.translate(
+        tf.constant(["ab"]), max_length=3
+    )
+    for wrong in ({"beam_width": 1.0}, {"beam_width": True}, {"max_length": 3.0}):
+        with pytest.raises(ValueError, match=f"`{next(iter(wrong))}`"):
+            model.translate(["ab"], **{"max_length": 3, **wrong})
+    # Arrays that NumPy shows alike are not taken for each other.
+    many = np.zeros(2000, int)
+    few = many.copy()
+    few[1000] = 4
+    with pytest.raises(ValueError, match="`forbidden_tokens`"):
+        model.translate(["ab"], forbidden_tokens=few + 10**6)
+    for tokens in (many, few):
+        model.translate(["ab"], max_length=3, forbidden_tokens=tokens)
+    assert len(model.inference._searches) >= 3
+
+
+@pytest.mark.parametrize("texts", ["ab", None, iter(["ab"])])
+def test_batches_take_lists(texts):
+    with pytest.raises(ValueError, match="`sources`"):
+        text_batches(texts, ["ab"], LETTERS, LETTERS)

@@ -304,3 +304,7 @@ def test_text():
     assert text.splitlines() == ["     a 나는 ␣", "x    · ░░░░ ░", "간다 ▓ ▓▓▓▓ █"]
     with pytest.raises(ValueError, match="2 axes"):
         alignment_text(np.stack([WEIGHTS] * 2), SOURCE, TARGET)
+
+
+def test_text_of_an_empty_output():
+    assert alignment_text(np.zeros((0, 2)), ["a", "b"], []) == "a b"

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_attention.checks import check_positive
+from keras_attention.checks import check_flag, check_positive
 from keras_attention.decoders import cell as cells
 from keras_attention.decoders import state as states
 from keras_attention.decoders.base import RecurrentDecoder
@@ -73,7 +73,7 @@ class LuongDecoder(RecurrentDecoder):
         self.units = None if units is None else check_positive("units", units)
         self.use_bias = use_bias
         self.activation = keras.activations.get(activation)
-        self.input_feeding = input_feeding
+        self.input_feeding = check_flag("input_feeding", input_feeding)
 
     def build(self, inputs_shape, memory_shape):
         super().build(inputs_shape, memory_shape)

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_attention.checks import check_positive
+from keras_attention.checks import check_flag, check_positive
 from keras_attention.layers.base import AttentionLayer
 from keras_attention.layers.history import get_history, serialize_history
 from keras_attention.layers.projections import ProjectionSettings, project_steps
@@ -94,7 +94,7 @@ class BahdanauAttention(AttentionLayer):
         super().__init__(dropout=dropout, seed=seed, **kwargs)
         self.units = check_positive("units", units)
         self.use_bias = bool(normalize) if use_bias is None else use_bias
-        self.normalize = normalize
+        self.normalize = check_flag("normalize", normalize)
         self.history = get_history(history, self.dtype_policy)
         self._settings = ProjectionSettings(
             kernel_initializer,

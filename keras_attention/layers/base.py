@@ -1,7 +1,5 @@
 """What all attention layers share: the call contract, masks, memory, dropout, shapes."""
 
-from numbers import Real
-
 import keras
 from keras import ops
 
@@ -76,8 +74,7 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
     _windowed = False
 
     def __init__(self, dropout=0.0, seed=None, normalizer="softmax", **kwargs):
-        if isinstance(dropout, bool) or not (isinstance(dropout, Real) and 0 <= dropout < 1):
-            raise ValueError(f"`dropout` must lie in [0, 1). Received: {dropout!r}.")
+        checks.check_fraction("dropout", dropout)
         # Keras would cast `attention_bias` to half precision, where -1e9 is -inf. The layer
         # casts query, key and value itself.
         super().__init__(autocast=False, **kwargs)

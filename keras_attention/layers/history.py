@@ -179,7 +179,8 @@ def get_history(identifier, dtype=None):
         identifier = keras.saving.deserialize_keras_object(identifier)
     if isinstance(identifier, str) and identifier in HISTORIES:
         return HISTORIES[identifier](dtype=dtype)
-    if identifier is None or hasattr(identifier, "carries"):
+    is_layer = isinstance(identifier, keras.layers.Layer) and hasattr(identifier, "carries")
+    if identifier is None or is_layer:
         return identifier
     raise ValueError(
         f"`history` must be one of {', '.join(map(repr, HISTORIES))}, a layer such as "

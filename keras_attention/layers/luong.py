@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_attention.attend import hide
-from keras_attention.checks import check_positive
+from keras_attention.checks import check_flag, check_positive
 from keras_attention.layers.base import AttentionLayer
 from keras_attention.layers.local import (
     attend_locally,
@@ -124,7 +124,7 @@ class LuongAttention(AttentionLayer):
         self.units = None if units is None else check_positive("units", units)
         self.local = local
         self.window = None if window is None else check_positive("window", window)
-        self.scale = scale
+        self.scale = check_flag("scale", scale)
         self.max_memory = None if max_memory is None else check_positive("max_memory", max_memory)
         self._windowed = local is not None
         self._settings = ProjectionSettings(

@@ -48,6 +48,9 @@ def text_batches(
     import tensorflow as tf
 
     check_positive("batch_size", batch_size)
+    for name, texts in (("sources", sources), ("targets", targets)):
+        if isinstance(texts, (str, bytes)) or not hasattr(texts, "__len__"):
+            raise DataError(f"`{name}` must be a list of texts. Received: {texts!r}.")
     if len(sources) != len(targets):
         raise DataError(
             "`sources` and `targets` must hold the same number of texts. "
@@ -62,8 +65,9 @@ def text_batches(
     ]
     if not pairs:
         raise DataError(
-            f"There must be at least one pair of texts of at most {max_length} tokens. "
-            f"Received {len(sources):,} pairs."
+            "There must be at least one pair of texts"
+            + (f" of at most {max_length} tokens" if max_length else "")
+            + f". Received {len(sources):,} pairs."
         )
     lengths = np.array([(len(b), len(a)) for a, b in pairs])
     random = np.random.default_rng(seed)

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention.checks import check_positive
+from keras_attention.checks import check_flag, check_fraction, check_positive
 from keras_attention.decoders.bahdanau import BahdanauDecoder
 from keras_attention.decoders.bridge import Bridge
 from keras_attention.decoders.luong import LuongDecoder
@@ -78,7 +78,7 @@ class Seq2Seq(keras.Model):
         tied_embeddings: whether the logits use the target embedding.
         scheduled_sampling: the probability of replacing a target token in training by the
             model's own, a number or a schedule; see `ScheduledSampling`.
-        **kwargs: arguments of `keras.Model` (name, ...).
+        **kwargs: `name` and `trainable` of `keras.Model`.
 
     Call arguments:
         inputs: `[source, target]`, or a dictionary of these names: integers `[B, S]` and `[B, T]`,
@@ -129,6 +129,9 @@ class Seq2Seq(keras.Model):
         config = {k: v for k, v in locals().items() if k not in ("self", "kwargs", "__class__")}
         if decoder is None:
             decoder = "bahdanau" if attention in ("bahdanau", None) else "luong"
+        unknown = sorted(set(kwargs) - {"name", "trainable"})
+        if unknown:
+            raise TypeError(f"Seq2Seq has no argument {', '.join(map(repr, unknown))}.")
         _check(config, decoder)
         source_size, target_size = (_size(name, config[name]) for name in ("source", "target"))
         embedding = units if embedding is None else check_positive("embedding", embedding)
@@ -214,6 +217,14 @@ def _check(config, decoder):
     """Raises for names and combinations that do not exist."""
     for name in ("units", "encoder_layers", "decoder_layers"):
         check_positive(name, config[name])
+    for name in ("bidirectional", "input_feeding", "tied_embeddings"):
+        check_flag(name, config[name])
+    check_fraction("dropout", config["dropout"])
+    if config["attention"] is None and config["attention_options"]:
+        raise ValueError(
+            "`attention_options` need an `attention`. Received: "
+            f"{config['attention_options']!r} with None."
+        )
     if config["cell"] not in CELLS:
         raise ValueError(f"`cell` must be one of {', '.join(CELLS)}. Received: {config['cell']!r}.")
     if not isinstance(config["attention_options"], (dict, type(None))):
@@ -246,7 +257,7 @@ def _check(config, decoder):
 
 def _size(name, tokenizer):
     """The number of ids of a tokenizer, or the number itself."""
-    if hasattr(tokenizer, "tokens_of"):
+    if hasattr(tokenizer, "tokens_of") and not isinstance(tokenizer, type):
         return tokenizer.size
     if isinstance(tokenizer, int) and not isinstance(tokenizer, bool) and tokenizer > END:
         return tokenizer
@@ -278,7 +289,7 @@ def _attention(name, units, options):
     if name is None:
         return NoAttention(**options, name="attention")
     if name == "bahdanau":
-        return BahdanauAttention(units, **options, name="attention")
+        return BahdanauAttention(**{"units": units, **options}, name="attention")
     return LuongAttention(name, **options, name="attention")
 
 

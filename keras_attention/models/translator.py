@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import json
 from typing import Any, NamedTuple
 
 import keras
@@ -9,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_attention.checks import check_positive
+from keras_attention.layers.no_attention import NoAttention
 from keras_attention.search import beam_search, greedy_search, sample
 from keras_attention.text import END, PAD, START
 
@@ -26,7 +28,8 @@ class Translation(NamedTuple):
         text: the text.
         score: its log-probability.
         source_tokens, target_tokens: the S tokens read and the T tokens written.
-        attention_scores: `[T, S]` attention weights, for `plot_alignment`.
+        attention_scores: `[T, S]` attention weights, for `plot_alignment`; None of a model
+            without attention.
     """
 
     text: str
@@ -54,6 +57,7 @@ class Translator:
         self.encoder, self.decoder = encoder, decoder
         self.embed, self.to_logits = embed, to_logits
         self.source, self.target = source, target
+        self._attends = not isinstance(decoder.attention, NoAttention)
         self._searches = {}
 
     def encode(self, source_ids):
@@ -71,11 +75,14 @@ class Translator:
         return memory, self.decoder.start_state(memory, state)
 
     def step(self, tokens, state, memory):
-        """One step: tokens `[B]` -> `(logits [B, V], weights [B, S], state)`."""
-        output, weights, state = self.decoder.step(
-            self.embed(tokens), state, memory, return_attention_scores=True
+        """One step: tokens `[B]` -> `(logits [B, V], weights [B, S], state)`.
+
+        A model without attention gives `(logits, state)`.
+        """
+        output, *weights_and_state = self.decoder.step(
+            self.embed(tokens), state, memory, return_attention_scores=self._attends
         )
-        return self.to_logits(output), weights, state
+        return self.to_logits(output), *weights_and_state
 
     def search(self, source_ids, max_length=None, beam_width=1, **options):
         """Searches for an output to each source.
@@ -85,7 +92,9 @@ class Translator:
             max_length: L, the most tokens of an output, the end included; by default about one
                 and a half times S.
             beam_width: 1 for `greedy_search`, more for `beam_search`.
-            **options: arguments of the search: `length_penalty`, `num_results`, ...; with one of
+            **options: further arguments of the search: of all `min_length`, `no_repeat_ngram` and
+                `forbidden_tokens` (by default PAD and START; other ones take their place); of
+                `beam_search` `length_penalty`, `coverage_penalty`, `num_results`; with one of
                 `temperature`, `top_k`, `top_p` and `seed` the output is drawn by `sample`.
 
         Returns:
@@ -119,8 +128,8 @@ class Translator:
         """Outputs for texts, in batches of texts of like lengths.
 
         Args:
-            texts: a str or a list of str.
-            beam_width, max_length, **options: as of `search`.
+            texts: a str, or a list, array or tensor of str.
+            beam_width, max_length, **options: as of `search`. Each set of them is compiled once.
             details: whether to return a `Translation` for each output, with the alignment.
 
         Returns:
@@ -136,8 +145,11 @@ class Translator:
                 "`translate` needs a model that was made with tokenizers for source and target, "
                 "not with vocabulary sizes. `search` takes ids."
             )
+        beam_width = check_positive("beam_width", beam_width)
+        max_length = None if max_length is None else check_positive("max_length", max_length)
+        _choose(beam_width, options)
         single = isinstance(texts, (str, bytes))
-        texts = [texts] if single else list(texts)
+        texts = [texts] if single else _as_list(texts)
         if not texts:
             return []
         ids = np.asarray(self.source.encode(texts, add_end=True))
@@ -163,11 +175,13 @@ class Translator:
             return lambda ids: search(ops.convert_to_tensor(ids))
         import tensorflow as tf
 
-        key = (max_length, beam_width, repr(sorted(options.items())))
-        has_state = isinstance(options.get("seed"), keras.random.SeedGenerator)
-        if key not in self._searches or has_state:
-            self._searches[key] = tf.function(search, reduce_retracing=True)
-        return self._searches[key]
+        # (Without autograph, errors arrive as they were raised.)
+        ids = tf.TensorSpec([None, None], "int32")
+        compiled = tf.function(search, input_signature=[ids], autograph=False)
+        if isinstance(options.get("seed"), keras.random.SeedGenerator):
+            return compiled  # the next call draws on from the generator's state
+        key = json.dumps([max_length, beam_width, sorted(options.items())], default=_plain)
+        return self._searches.setdefault(key, compiled)
 
     def _texts(self, source_ids, found, details):
         """For each source the list of its outputs, the best first."""
@@ -197,6 +211,22 @@ class Translator:
             ]
             for row, several in enumerate(texts.tolist())
         ]
+
+
+def _as_list(texts):
+    """A list of texts from a list, tuple, array or tensor of them."""
+    if hasattr(texts, "numpy"):
+        texts = texts.numpy()
+    if isinstance(texts, np.ndarray) and texts.ndim == 1:
+        return texts.tolist()
+    if not isinstance(texts, (list, tuple)):
+        raise ValueError(f"`texts` must be a str or a list of str. Received: {texts!r}.")
+    return list(texts)
+
+
+def _plain(value):
+    """An option as something JSON can hold, with all that is in it."""
+    return value.tolist() if hasattr(value, "tolist") else np.asarray(value).tolist()
 
 
 def _batches(lengths):
