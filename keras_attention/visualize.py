@@ -112,7 +112,7 @@ def alignment_text(weights, source, target):
     I      ███ ····· ··
     arrive ··· ░░░░░ ▓▓
     """
-    if len(target) == 0:  # nothing was written, as for an empty text
+    if np.shape(weights) == (0, len(source)) and len(target) == 0:  # an empty output
         return " ".join(_tokens("source", source))
     weights, source, target = check_alignment(weights, source, target, ranks=(2,))
     widths = [max(1, _width(token)) for token in source]

@@ -288,8 +288,10 @@ def test_errors(draw):
     sizes = r"\(2, 3\), target of 3 tokens, source of 2 tokens"
     with pytest.raises(ValueError, match=sizes):
         draw(WEIGHTS, SOURCE[:2], [*TARGET, "!"])
-    with pytest.raises(ValueError, match=r"\(0, 3\), target of 0 tokens"):
-        draw(np.zeros((0, 3)), SOURCE, [])
+    with pytest.raises(ValueError, match=r"\(2, 0\), target of 2 tokens, source of 0 tokens"):
+        draw(np.zeros((2, 0)), [], TARGET)
+    with pytest.raises(ValueError, match=r"target of 0 tokens"):
+        draw(WEIGHTS, SOURCE, [])
     for bad, word in ((np.nan, "NaN"), (-0.1, "negative")):
         with pytest.raises(ValueError, match=f"`weights`.*{word}"):
             draw(np.where(WEIGHTS > 0.8, bad, WEIGHTS), SOURCE, TARGET)
