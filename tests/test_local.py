@@ -628,6 +628,7 @@ def decoder(kind, score_mode="general", input_feeding=True, **arguments):
         pytest.param("predictive", "concat", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_input_feeding_trains_under_xla(kind, score_mode):
     """With unknown batch and lengths, masks, and a loss on the weights as well."""
     tokens, source = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")

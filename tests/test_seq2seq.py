@@ -214,6 +214,7 @@ def words(count, seed=0, longest=3):
     return ["".join(rng.choice(list("abcdef"), rng.integers(1, longest + 1))) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_fit_learns_to_copy_and_translates(tmp_path):
     texts, held_out = words(600), words(40, seed=1)
     model = seq2seq(LETTERS, LETTERS, units=32)
@@ -240,6 +241,7 @@ def test_a_step_of_training_moves_every_weight(name):
     assert not still
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["feeding_a_stack", "expected_monotonic"])
 def test_xla_trains_as_the_graph_does(name):
     losses = []
