@@ -122,6 +122,34 @@ def window_mask(query_size, key_size=None, *, window):
     return ops.less(ops.abs(_distance(query_size, key_size)), window)
 
 
+def prefix_mask(lengths, query_size, key_size=None):
+    """Lets all queries see the whole prefix, and behind it the keys up to their own position.
+
+    Query t may attend to key s where s < lengths[b] or s <= t + (S - T): the prefix language
+    model of [Raffel et al., 2020](https://arxiv.org/abs/1910.10683), section 3.2.1.
+
+    Args:
+        lengths: `[B]` integers, the number of keys in each sample's prefix.
+        query_size: T, a number or a scalar tensor.
+        key_size: S, by default T.
+
+    Returns:
+        A mask `[B, T, S]`.
+
+    Raises:
+        ValueError: if `lengths` are no integers of rank 1.
+
+    Example:
+
+    >>> prefix_mask([2], 3).numpy().astype(int)
+    array([[[1, 1, 0],
+            [1, 1, 0],
+            [1, 1, 1]]])
+    """
+    prefix = padding_mask(lengths, query_size if key_size is None else key_size)
+    return ops.logical_or(prefix, causal_mask(query_size, key_size)[None])
+
+
 def segment_mask(query_segments, key_segments=None):
     """Lets a query see only the keys of its own segment, as packed documents need it.
 
@@ -235,6 +263,7 @@ def layer_mask(
     use_causal_mask=False,
     window=None,
     heads=False,
+    places=None,
 ):
     """Merges what a layer was given into one mask that broadcasts to its scores.
 
@@ -247,6 +276,8 @@ def layer_mask(
         use_causal_mask: whether to and a `causal_mask`.
         window: None, or the window of a `window_mask`.
         heads: whether the scores have a head axis before `[T, S]`.
+        places: None, or the positions of queries, `[T]` or `[B, T]`, and keys, `[S]` or `[B, S]`,
+            which the causal mask and the window go by; else queries end where keys end.
 
     Returns:
         A mask of the rank of the scores, or `[T, S]`, or None.
@@ -256,8 +287,11 @@ def layer_mask(
     if heads:
         rows = None if rows is None else ops.expand_dims(rows, -3)
         columns = None if columns is None else ops.expand_dims(columns, -3)
-    causal = causal_mask(*sizes) if use_causal_mask else None
-    near = None if window is None else window_mask(*sizes, window=window)
+    causal = near = None
+    if use_causal_mask or window is not None:
+        distance = _distance(*sizes) if places is None else _distance_of(*places)
+        causal = ops.less_equal(distance, 0) if use_causal_mask else None
+        near = None if window is None else ops.less(ops.abs(distance), window)
     return combine_masks(rows, columns, attention_mask, bias_mask(attention_bias), causal, near)
 
 
@@ -265,4 +299,9 @@ def _distance(query_size, key_size):
     """Position of the key minus position of the query, `[T, S]`; queries end where keys end."""
     key_size = query_size if key_size is None else key_size
     queries = ops.arange(query_size, dtype="int32") + (key_size - query_size)
-    return ops.arange(key_size, dtype="int32")[None, :] - queries[:, None]
+    return _distance_of(queries, ops.arange(key_size, dtype="int32"))
+
+
+def _distance_of(queries, keys):
+    """The same of given positions: `[T, S]`, or `[B, T, S]` where they differ between samples."""
+    return keys[..., None, :] - queries[..., :, None]

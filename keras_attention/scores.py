@@ -4,6 +4,9 @@ Scores are what goes into the softmax. Half-precision inputs give float32 scores
 float16 are formed in float32, as they overflow easily. Integers are taken as floating numbers.
 """
 
+import math
+from numbers import Real
+
 import keras
 from keras import ops
 
@@ -62,6 +65,43 @@ def scaled_dot_score(query, key, scale=None):
     scale = float(key.shape[-1]) ** -0.5 if scale is None else scale
     # (`ops.cast` of a number would round it to float32 first.)
     return _product(query * ops.convert_to_tensor(scale, query.dtype), key)
+
+
+def soft_cap(scores, cap):
+    """Keeps scores between -cap and cap, smoothly.
+
+        cap tanh(scores / cap)
+
+    As in section 2 of [Gemma 2, 2024](https://arxiv.org/abs/2408.00118).
+
+    Args:
+        scores: `[..., T, S]`.
+        cap: positive number.
+
+    Returns:
+        Scores `[..., T, S]`.
+
+    Raises:
+        ValueError: if `cap` is not a positive number.
+
+    Example:
+
+    >>> import numpy as np
+    >>> soft_cap(np.array([[0.0, 1000.0]]), 50.0).numpy()
+    array([[ 0., 50.]])
+    """
+    cap = ops.convert_to_tensor(check_cap(cap), as_float(scores).dtype)
+    return cap * ops.tanh(scores / cap)
+
+
+def check_cap(cap):
+    """`cap`, a positive number for scores of any shape `[...]`, or None; else a ValueError."""
+    if cap is None:
+        return None
+    good = isinstance(cap, Real) and not isinstance(cap, bool) and 0 < cap < math.inf
+    if not good:
+        raise ValueError(f"`logit_soft_cap` must be a positive number. Received: {cap!r}.")
+    return float(cap)
 
 
 def general_score(query, key, kernel):

@@ -21,6 +21,7 @@ class Prepared(NamedTuple):
         return_attention_scores: whether the weights are wanted.
         steps: the queries before their projection, `[B, ..., T, D]`.
         use_causal_mask: whether a causal mask is still to be applied.
+        places: `Places` of queries and keys, or None.
     """
 
     queries: Any
@@ -34,6 +35,7 @@ class Prepared(NamedTuple):
     return_attention_scores: bool = False
     steps: Any = None
     use_causal_mask: bool = False
+    places: Any = None
 
 
 def start(carries, values, previous=None):

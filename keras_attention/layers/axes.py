@@ -118,6 +118,83 @@ def merge_mask(name, mask, rank, attention_axes):
     return mask
 
 
+class AttentionAxes:
+    """How a layer with heads takes inputs `[B, ..., D]` with one or more attention axes."""
+
+    _attention_axes = None  # the axes asked for, or None for all between the first and the last
+
+    def _check_ranks(self, query, value, key):
+        given = [len(shape) for shape in (value, key, query) if shape is not None]
+        if query is not None and len(query) == 2:  # one step over keys [B, S, D]
+            given[-1] = 3
+        if min(given) < 3 or len(set(given)) > 1:
+            raise ValueError(
+                "`query`, `value` and `key` must have the same number of axes, at least 3 (a "
+                "query [B, D] is one step). Received shapes query "
+                f"{query}, value {value}, key {key}."
+            )
+        rank = given[0]
+        attended = self._axes(rank)
+        for axis in range(1, rank - 1):
+            shapes = {"query": query, "value": value, "key": key}
+            sizes = {shape[axis] for shape in shapes.values() if shape is not None}
+            if rank > 3 and axis not in attended and len(sizes - {None}) > 1:
+                raise ValueError(
+                    f"`query`, `value` and `key` must be equal on axis {axis}, which is not one "
+                    f"of the attention axes {attended}. Received shapes query {query}, value "
+                    f"{value}, key {key}."
+                )
+
+    def _axes(self, rank):
+        """The attention axes of inputs of this rank, from 1 to rank - 2, ascending."""
+        chosen = self._attention_axes or tuple(range(1, rank - 1))
+        resolved = tuple(sorted(axis + rank if axis < 0 else axis for axis in chosen))
+        if len(set(resolved)) < len(resolved) or not all(0 < a < rank - 1 for a in resolved):
+            raise ValueError(
+                f"`attention_axes` must be different axes between the first and the last of "
+                f"inputs with {rank} axes. Received: {chosen}."
+            )
+        return resolved
+
+    def _steps_shape(self, shape):
+        if len(shape) == 2:
+            return (shape[0], 1, shape[1])
+        attended = self._axes(len(shape))
+        return (*(shape[a] for a in range(len(shape) - 1) if a not in attended), None, shape[-1])
+
+    def _to_steps(self, x):
+        if len(x.shape) <= 3:
+            return super()._to_steps(x)
+        return merge_steps(x, self._axes(len(x.shape)))
+
+    def _from_steps(self, output, query):
+        if len(query.shape) <= 3:
+            return super()._from_steps(output, query)
+        return split_steps(output, query, self._axes(len(query.shape)))
+
+    def _align(self, name, values, query):
+        rank = len(query.shape)
+        if rank <= 3:
+            return super()._align(name, values, query)
+        return merge_mask(name, values, rank, self._axes(rank))
+
+    def _weights_from_steps(self, weights, query, value):
+        weights = self._ungroup(weights)
+        if len(query.shape) <= 3:
+            return super()._weights_from_steps(weights, query, value)
+        return split_weights(weights, query, value, self._axes(len(query.shape)))
+
+    def precompute(self, value, key=None, value_mask=None, key_positions=None):
+        rank = len(ops.shape(value))
+        if rank > 3 and len(self._axes(rank)) > 1:
+            raise ValueError(
+                "`precompute` keeps one axis of steps; attention over several axes takes `value` "
+                f"itself. Received a value with {rank} axes and attention_axes "
+                f"{self._axes(rank)}."
+            )
+        return super().precompute(value, key, value_mask, key_positions)
+
+
 def _sizes(x):
     """Sizes of all axes, as numbers where they are known."""
     dynamic = ops.shape(x)

@@ -141,11 +141,11 @@ class BahdanauAttention(AttentionLayer):
         own = () if self.history is None else self.history.carries
         return tuple(sorted({*super()._carries(), *own}))
 
-    def _score_after(self, alignment, values):
+    def _score_after(self, alignment, prepared):
         if self.history is None:
             return self._score
         # (A Dense layer on three axes could not be differentiated in a loop under XLA.)
-        features = self.history(alignment, values)
+        features = self.history(alignment, prepared.values)
         features = batch_matmul(features, ops.cast(self.history_kernel, features.dtype))
         return lambda query, key: self._score(query, key + ops.cast(features, key.dtype))
 

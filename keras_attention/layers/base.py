@@ -9,12 +9,14 @@ from keras_attention.layers import alignment as alignments
 from keras_attention.layers.alignment import Prepared
 from keras_attention.layers.carry_mask import carry_mask
 from keras_attention.layers.inputs import LayerInputs
+from keras_attention.layers.memory import LayerMemory
 from keras_attention.layers.outputs import VaryingOutputs
+from keras_attention.layers.places import Places, as_positions, counted
 from keras_attention.normalizers import get_normalizer, serialize_normalizer
 from keras_attention.scores import scaled_dot_score
 
 
-class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
+class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Layer):
     """Base of the attention layers; a subclass says how to project and how to score.
 
         weights = normalizer(mask(score(query, key) + attention_bias))
@@ -46,14 +48,20 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
         memory: what `precompute` returned, instead of `value` and `key`.
         alignment: what `initial_alignment` or the last call returned, to go on step by step;
             without it the call starts from the beginning.
+        positions: `[T]` or `[B, T]` integers, where the queries stand (in self-attention the keys
+            too): what causal masks and windows, and pieces that know positions, go by. By default
+            keys count from 0, and the last query stands at the last key.
+        key_positions: the same of the keys, `[S]` or `[B, S]`.
+        cache: of a layer that keeps one, see `MultiHeadAttention`.
         return_attention_scores: whether to return the attention weights as well.
         training: whether to apply dropout.
         use_causal_mask: whether query t may attend only to keys s <= t + (S - T).
         mask: the implicit mask when `query` is the only tensor; the same as `query_mask`.
 
     Returns:
-        The context `[B, T, Dv]`, or `(context[, weights][, alignment])`: weights `[B, T, S]` after
-        the normaliser and before dropout if asked for, and the new alignment if one was given.
+        The context `[B, T, Dv]`, or `(context[, weights][, alignment][, cache])`: weights
+        `[B, T, S]` after the normaliser and before dropout if asked for, and the new alignment and
+        cache if one was given.
         One step gives `[B, Dv]` and `[B, S]`. The context carries the query's mask, the weights
         carry none.
 
@@ -101,9 +109,22 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
     def _score(self, query, key):
         return scaled_dot_score(query, key)
 
-    def _score_after(self, alignment, values):
-        """The score function `(query, key) -> scores` of a step, where it depends on the past."""
+    def _score_after(self, alignment, prepared):
+        """The score function `(query, key) -> scores` of `Prepared` inputs after this alignment."""
         return self._score
+
+    _uses_places = False  # whether positions are needed where no mask needs them
+
+    def _place(self, x, positions):
+        """Projected queries or keys `[B, ..., T, D]` that know their positions."""
+        return x
+
+    def _bias(self, bias, places):
+        """The bias of the scores: the caller's, and the layer's own."""
+        return bias
+
+    def _pair_mask(self, batch, places, rank):
+        """A mask of the layer's own for each pair of query and key, or None."""
 
     def _carries(self):
         """Names of what is carried between steps, see `alignment.start`."""
@@ -128,67 +149,10 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
                 raise ValueError(f"The last axis of `{name}` must be known. Received: {shape}.")
         self._build(tuple(query_shape), tuple(value_shape), tuple(key_shape))
         if isinstance(self.normalizer, keras.layers.Layer) and not self.normalizer.built:
-            self.normalizer.build((None, None, None))
+            self.normalizer.build((None, *self._heads_shape(), None, None))
         if self.weights:
             self._features = {name: shape[-1] for name, shape in shapes.items()}
         self.built = True
-
-    def precompute(self, value, key=None, value_mask=None):
-        """Projects the memory once, for many calls `layer(query, memory=...)`.
-
-        Args:
-            value: `[B, S, Dv]`.
-            key: `[B, S, Dk]`, by default `value`.
-            value_mask: `[B, S]`, True = may be attended; by default the Keras mask of `value`.
-
-        Returns:
-            A tuple of tensors: projected keys, projected values and, if there is a mask, the
-            mask. A plain value that can be repeated, gathered and carried through loops.
-
-        Raises:
-            ValueError: if the layer is not built yet, or the arguments are the symbolic tensors
-                of a Functional model (there, call `layer(query, value)`).
-        """
-        if not self.built:
-            raise ValueError(
-                f"{type(self).__name__} must be built before `precompute`: call the layer once, "
-                "or call its `build(query_shape, value_shape)`."
-            )
-        if any(isinstance(x, keras.KerasTensor) for x in (value, key, value_mask)):
-            raise ValueError("`precompute` takes no symbolic tensors: call the layer on `value`.")
-        if value_mask is None:
-            value_mask = getattr(value, "_keras_mask", None)
-        value, key = self._value_and_key(value, key)
-        self._check_inputs(None, value, key)
-        keys, values, mask = self._memory_steps(
-            value, key, masks.as_mask(value_mask, "value_mask"), None
-        )
-        if mask is None:
-            return self._project(keys, values, None)
-        return *self._project(keys, values, mask[..., None, :]), mask
-
-    def initial_alignment(self, memory):
-        """The alignment before the first step, for calls step by step with `alignment=`.
-
-        Args:
-            memory: what `precompute` returned.
-
-        Returns:
-            A dictionary of tensors, empty where no step depends on those before it: "position"
-            `[B]`, "previous" `[B, S]` (the weights of the last step), "coverage" `[B, S]` (the
-            sum of the weights so far), as far as the layer carries them.
-        """
-        carries = self._carries()
-        if not carries:
-            return {}
-        _, values, mask = self._mask_memory(memory, None, None)
-        start = getattr(self.normalizer, "start", None)
-        previous = start(values[..., 0], mask) if start and "previous" in carries else None
-        return alignments.start(carries, values, previous)
-
-    def alignment_spec(self, batch_size, keys):
-        """The shapes and dtypes of `initial_alignment`, as symbolic tensors `[B]`, `[B, S]`."""
-        return alignments.start_spec(self._carries(), batch_size, keys, self.compute_dtype)
 
     def call(
         self,
@@ -202,6 +166,9 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
         attention_bias=None,
         memory=None,
         alignment=None,
+        positions=None,
+        key_positions=None,
+        cache=None,
         return_attention_scores=False,
         training=None,
         use_causal_mask=False,
@@ -211,45 +178,63 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
         query_mask = masks.as_mask(mask if query_mask is None else query_mask, "query_mask")
         value_mask = masks.as_mask(value_mask, "value_mask")
         key_mask = masks.as_mask(key_mask, "key_mask")
+        own = all(x is None for x in (value, key, memory))  # self-attention
         if memory is None:
-            if value is None:  # self-attention
+            if own:
                 value, value_mask = query, query_mask if value_mask is None else value_mask
+                key_positions = positions if key_positions is None else key_positions
             value, key = self._value_and_key(value, key)
         elif value is not None or key is not None:
             raise ValueError("Pass either `memory` or `value` (and `key`), not both.")
         self._check_inputs(query, value, key)
         steps, query_mask, row_mask = self._query_steps(query, query_mask)
-        if memory is None:
+        if positions is not None and len(query.shape) == 2:  # `[B]`, one step
+            positions = ops.expand_dims(positions, -1)
+        positions = as_positions("positions", positions, steps.shape[0], steps.shape[-2])
+        clean = False  # whether keys and values hold no NaN where they are masked
+        if cache is not None:
+            if not own or key_mask is not None:
+                raise ValueError("A `cache` is for self-attention: pass `query` alone with it.")
+            keys, values, memory_mask, places, cache = self._append(
+                cache, steps, self._mask_to_steps(value_mask), positions
+            )
+            memory, clean = (keys, values, memory_mask), True
+        elif memory is None:
             keys, values, memory_mask = self._memory_steps(value, key, value_mask, key_mask)
         else:
             keys, values, memory_mask = self._mask_memory(memory, value_mask, key_mask)
             checks.check_sizes({"query": query.shape[:1], "memory": values.shape[:1]})
+        sizes = (ops.shape(steps)[-2], ops.shape(keys)[-2])
+        if cache is None:
+            places = self._places(positions, key_positions, steps, keys, sizes)
 
         attention_mask, bias = self._to_scores(attention_mask, attention_bias, query, steps, keys)
-        sizes = (ops.shape(steps)[-2], ops.shape(keys)[-2])
         scores_mask = masks.layer_mask(
             sizes,
             query_mask=None if self._windowed else row_mask,
             value_mask=memory_mask,
-            attention_mask=attention_mask,
+            attention_mask=masks.combine_masks(
+                attention_mask, self._pair_mask(ops.shape(steps)[0], places, len(steps.shape) + 1)
+            ),
             attention_bias=bias,
             use_causal_mask=use_causal_mask and not self._windowed,
             window=self._sliding_window,
             heads=self._num_heads is not None,
+            places=places,
         )
         hidden = steps if scores_mask is None else hide(steps, scores_mask, -1)
         if self._windowed and row_mask is not None:
             hidden = hide(hidden, row_mask[..., None], -1)
         steps = checks.fit_like(hidden, steps) if memory is None else hidden
+        query_places, key_places = places or (None, None)
+        queries = self._place(self._project_query(steps), query_places)
         if memory is None:
-            keys, values = self._project(keys, values, scores_mask)
-        elif scores_mask is not None:  # what its own mask hides, `precompute` has zeroed
+            keys, values = self._project(keys, values, scores_mask, key_places)
+            keys, values = (checks.fit_batch(x, queries) for x in (keys, values))
+        elif scores_mask is not None and not clean:  # what its own mask hides, `precompute` zeroed
             others = (query_mask, value_mask, key_mask, attention_mask, bias, self._sliding_window)
             if use_causal_mask or any(x is not None for x in others):
                 keys, values = (hide(x, self._group_heads(scores_mask), -2) for x in (keys, values))
-        queries = self._project_query(steps)
-        if memory is None:
-            keys, values = (checks.fit_batch(x, queries) for x in (keys, values))
         if alignment is None:
             projected = (keys, values, memory_mask)
             carried = self.initial_alignment(projected[: 2 + (memory_mask is not None)])
@@ -260,13 +245,14 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
             keys,
             values,
             self._group_heads(scores_mask),
-            self._group_heads(bias),
+            self._group_heads(self._bias(bias, places)),
             row_mask,
             memory_mask,
             self._dropout if training else 0.0,
             return_attention_scores,
             steps,
             use_causal_mask and self._windowed,
+            places,
         )
         context, weights, carried = self._attend(prepared, carried, training)
         output = self._from_steps(self._finish(context, steps, scores_mask, sizes[1]), query)
@@ -275,9 +261,19 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
         results = [output]
         if return_attention_scores:
             results.append(self._weights_from_steps(weights, query, value))
-        if alignment is not None:
-            results.append(carried)
+        results += [x for x in (None if alignment is None else carried, cache) if x is not None]
         return output if len(results) == 1 else tuple(results)
+
+    def _places(self, positions, key_positions, steps, keys, sizes):
+        """The `Places` of queries and keys; None where nothing goes by them."""
+        key_positions = as_positions("key_positions", key_positions, keys.shape[0], keys.shape[-2])
+        if positions is None and key_positions is None and not self._uses_places:
+            return None
+        if self._windowed:
+            raise ValueError(f"{type(self).__name__} with a window takes no `positions`.")
+        default = counted(*sizes)
+        given = (positions, key_positions)
+        return Places(*(y if x is None else x for x, y in zip(given, default, strict=True)))
 
     def _attend(self, prepared, alignment, training):
         """Context `[B, ..., T, D]`, weights `[B, ..., T, S]` (None if not wanted), alignment."""
@@ -296,7 +292,7 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
             prepared.queries,
             prepared.keys,
             prepared.values,
-            self._score_after(alignment, prepared.values),
+            self._score_after(alignment, prepared),
             prepared.mask,
             prepared.bias,
             self._normalizer_after(alignment, training),
@@ -330,11 +326,3 @@ class AttentionLayer(LayerInputs, VaryingOutputs, keras.layers.Layer):
             "normalizer": serialize_normalizer(self.normalizer),
         }
         return {**super().get_config(), **own}
-
-    def _project(self, keys, values, mask):
-        """Projected keys and values; what the mask hides from all queries is zeroed before."""
-        same = keys is values
-        if mask is not None:
-            values = hide(values, mask, -2)
-            keys = values if same else hide(keys, mask, -2)
-        return self._project_key(keys), self._project_value(values)

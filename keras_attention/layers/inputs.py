@@ -25,6 +25,10 @@ class LayerInputs:
     def _weights_from_steps(self, weights, query, value):
         return ops.squeeze(weights, -2) if len(query.shape) == 2 else weights
 
+    def _heads_shape(self):
+        """The axes of heads of the scores: `(N,)`, or `()`."""
+        return () if self._num_heads is None else (self._num_heads,)
+
     def _group_heads(self, values):
         """Gives a mask or bias that fits the scores the axes of grouped heads."""
         return values
@@ -101,8 +105,7 @@ class LayerInputs:
         """The caller's mask and bias, checked and with the axes of the scores."""
         if attention_bias is not None:
             attention_bias = checks.check_bias(ops.convert_to_tensor(attention_bias))
-        heads = () if self._num_heads is None else (self._num_heads,)
-        shape = (*steps.shape[:-2], *heads, steps.shape[-2], keys.shape[-2])
+        shape = (*steps.shape[:-2], *self._heads_shape(), steps.shape[-2], keys.shape[-2])
         aligned = []
         for name, values in (
             ("attention_mask", masks.as_mask(attention_mask, "attention_mask")),

@@ -4,13 +4,19 @@ import keras
 from keras import ops
 
 from keras_attention.checks import as_tuple, check_positive
-from keras_attention.layers import axes, heads
+from keras_attention.layers import heads
+from keras_attention.layers.axes import AttentionAxes
 from keras_attention.layers.base import AttentionLayer
+from keras_attention.layers.head_cache import HeadCache
+from keras_attention.layers.head_norm import check_norm, head_norm
+from keras_attention.layers.places import get_function, mask_from_function, modify_scores
 from keras_attention.layers.projections import ProjectionSettings
+from keras_attention.positions import get_position, serialize_position
+from keras_attention.scores import check_cap, scaled_dot_score, soft_cap
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class MultiHeadAttention(AttentionLayer):
+class MultiHeadAttention(HeadCache, AttentionAxes, AttentionLayer):
     """Multi-head attention, section 3.2.2 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762).
 
         MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W_O
@@ -41,7 +47,18 @@ class MultiHeadAttention(AttentionLayer):
         seed: integer seed of the dropout.
         num_key_value_heads: number of key and value heads, a divisor of `num_heads`; by default
             `num_heads`.
-        **kwargs: arguments of `keras.layers.Layer` (name, dtype, ...).
+        position: how heads know positions: None, "rotary", "alibi", "relative", or
+            `RotaryPosition(...)`, `ALiBi()`, `RelativeBias(...)`.
+        logit_soft_cap: positive number c, or None: scores become c tanh(scores / c).
+        query_key_norm: None, "rms" or "layer": normalises each head's queries and keys
+            ([Henry et al., 2020](https://arxiv.org/abs/2010.04245)), with learned scales.
+        score_modifier: function `(scores, batch, head, query_index, key_index) -> scores`, after
+            the soft cap and before biases; indices are integers that broadcast to the scores
+            `[B, N, T, S]`, of queries and keys their positions. Register it with Keras to save it.
+        mask_function: function `(batch, head, query_index, key_index) -> boolean`, True = may
+            attend; anded with the other masks.
+        **kwargs: arguments of `keras.layers.Layer` (name, dtype, ...), and `normalizer`, e.g.
+            `SinkSoftmax()`.
 
     Call arguments:
         query: `[B, T, Dq]`, `[B, Dq]` for one step, or `[B, ..., Dq]`.
@@ -49,13 +66,17 @@ class MultiHeadAttention(AttentionLayer):
         key: `[B, S, Dk]`; by default `value`.
         attention_mask, attention_bias: `[B, T, S]` or `[B, N, T, S]`; over several axes
             `[B, T axes, S axes]`, optionally with the other axes and N after B.
-        query_mask, value_mask, key_mask, memory, return_attention_scores, use_causal_mask: see
-            the base class, `AttentionLayer`. With more axes, masks have the shape of their
-            tensor without the features.
+        query_mask, value_mask, key_mask, memory, positions, key_positions,
+        return_attention_scores, use_causal_mask: see the base class, `AttentionLayer`. With more
+            axes, masks have the shape of their tensor without the features.
+        cache: of self-attention, what `start_cache` or the last call returned: the query's keys
+            and values are put behind those in it, and all may be attended to. Positions go on
+            from there; padded steps (`query_mask`), which come before the real ones, take none.
 
     Returns:
-        The output `[B, T, Dq]` (or `output_shape`), or `(output, weights)` with weights
-        `[B, N, T, S]`; for one step `[B, Dq]` and `[B, N, S]`.
+        The output `[B, T, Dq]` (or `output_shape`), or `(output[, weights][, cache])` with weights
+        `[B, N, T, S]`; for one step `[B, Dq]` and `[B, N, S]`. With a cache S is the number of
+        slots attended to.
 
     Masking:
         Boolean, True = may attend. A query that may attend to nothing, in any head, gets output
@@ -98,6 +119,11 @@ class MultiHeadAttention(AttentionLayer):
         use_gate=False,
         seed=None,
         num_key_value_heads=None,
+        position=None,
+        logit_soft_cap=None,
+        query_key_norm=None,
+        score_modifier=None,
+        mask_function=None,
         **kwargs,
     ):
         super().__init__(dropout=dropout, seed=seed, **kwargs)
@@ -125,6 +151,11 @@ class MultiHeadAttention(AttentionLayer):
         if sliding_window is not None:
             check_positive("sliding_window", sliding_window)
         self._sliding_window = sliding_window
+        self.position = get_position(position)
+        self._logit_soft_cap = check_cap(logit_soft_cap)
+        self._query_key_norm = check_norm(query_key_norm)
+        self._score_modifier = get_function("score_modifier", score_modifier)
+        self._mask_function = get_function("mask_function", mask_function)
         self._use_bias = use_bias
         self._use_gate = use_gate
         self._output_shape = as_tuple("output_shape", output_shape)
@@ -153,6 +184,12 @@ class MultiHeadAttention(AttentionLayer):
                 4, "gate", query_shape, query_heads, self._value_dim, activation="sigmoid"
             )
         self.value_dense = self._to_heads(2, "value", value_shape, kv_heads, self._value_dim)
+        self.query_norm, self.key_norm = (
+            head_norm(self._query_key_norm, self._key_dim, f"{side}_norm", self.dtype_policy)
+            for side in ("query", "key")
+        )
+        if isinstance(self.position, keras.layers.Layer) and not self.position.built:
+            self.position.build(query_heads)
         features = self._output_features(query_shape, value_shape)
         inner = "xyz"[: len(features)]
         batch = "abcdefgh"[: len(query_shape) - 1]
@@ -193,33 +230,14 @@ class MultiHeadAttention(AttentionLayer):
             **kwargs,
         )
 
-    def _check_ranks(self, query, value, key):
-        given = [len(shape) for shape in (value, key, query) if shape is not None]
-        if query is not None and len(query) == 2:  # one step over keys [B, S, D]
-            given[-1] = 3
-        if min(given) < 3 or len(set(given)) > 1:
-            raise ValueError(
-                "`query`, `value` and `key` must have the same number of axes, at least 3 (a "
-                "query [B, D] is one step). Received shapes query "
-                f"{query}, value {value}, key {key}."
-            )
-        rank = given[0]
-        attended = self._axes(rank)
-        for axis in range(1, rank - 1):
-            shapes = {"query": query, "value": value, "key": key}
-            sizes = {shape[axis] for shape in shapes.values() if shape is not None}
-            if rank > 3 and axis not in attended and len(sizes - {None}) > 1:
-                raise ValueError(
-                    f"`query`, `value` and `key` must be equal on axis {axis}, which is not one "
-                    f"of the attention axes {attended}. Received shapes query {query}, value "
-                    f"{value}, key {key}."
-                )
-
     def _project_query(self, query):
-        return self._group_heads(ops.swapaxes(self.query_dense(query), -2, -3))
+        queries = self.query_dense(query)
+        queries = queries if self.query_norm is None else self.query_norm(queries)
+        return self._group_heads(ops.swapaxes(queries, -2, -3))
 
     def _project_key(self, key):
-        return self._key_value_heads(self.key_dense(key))
+        keys = self.key_dense(key)
+        return self._key_value_heads(keys if self.key_norm is None else self.key_norm(keys))
 
     def _project_value(self, value):
         return self._key_value_heads(self.value_dense(value))
@@ -227,6 +245,40 @@ class MultiHeadAttention(AttentionLayer):
     def _key_value_heads(self, projected):
         projected = ops.swapaxes(projected, -2, -3)
         return ops.expand_dims(projected, -3) if self._grouped else projected
+
+    # Positions, and what changes scores and masks.
+
+    @property
+    def _uses_places(self):
+        pieces = (self.position, self._score_modifier, self._mask_function)
+        return any(piece is not None for piece in pieces)
+
+    def _place(self, x, positions):
+        return self.position.rotate(x, positions) if hasattr(self.position, "rotate") else x
+
+    def _bias(self, bias, places):
+        if not hasattr(self.position, "bias"):
+            return bias
+        own = self.position.bias(*places, self._num_heads)
+        while len(own.shape) < (4 if bias is None else len(bias.shape)):
+            own = ops.expand_dims(own, 1)
+        return own if bias is None else bias + ops.cast(own, bias.dtype)
+
+    def _pair_mask(self, batch, places, rank):
+        if self._mask_function is None:
+            return None
+        return mask_from_function(self._mask_function, places, batch, self._num_heads, rank)
+
+    def _score_after(self, alignment, prepared):
+        return lambda query, key: self._modified(scaled_dot_score(query, key), prepared.places)
+
+    def _modified(self, scores, places):
+        if self._logit_soft_cap is not None:
+            scores = soft_cap(scores, self._logit_soft_cap)
+        if self._score_modifier is None:
+            return scores
+        scores = modify_scores(self._score_modifier, self._ungroup(scores), places, self._num_heads)
+        return self._group_heads(scores)
 
     def _finish(self, context, query, mask, key_size):
         context = ops.swapaxes(self._ungroup(context), -2, -3)
@@ -257,57 +309,6 @@ class MultiHeadAttention(AttentionLayer):
     def _ungroup(self, x):
         return heads.merge_groups(x) if self._grouped else x
 
-    # Axes.
-
-    def _axes(self, rank):
-        """The attention axes of inputs of this rank, from 1 to rank - 2, ascending."""
-        chosen = self._attention_axes or tuple(range(1, rank - 1))
-        resolved = tuple(sorted(axis + rank if axis < 0 else axis for axis in chosen))
-        if len(set(resolved)) < len(resolved) or not all(0 < a < rank - 1 for a in resolved):
-            raise ValueError(
-                f"`attention_axes` must be different axes between the first and the last of "
-                f"inputs with {rank} axes. Received: {chosen}."
-            )
-        return resolved
-
-    def _steps_shape(self, shape):
-        if len(shape) == 2:
-            return (shape[0], 1, shape[1])
-        attended = self._axes(len(shape))
-        return (*(shape[a] for a in range(len(shape) - 1) if a not in attended), None, shape[-1])
-
-    def _to_steps(self, x):
-        if len(x.shape) <= 3:
-            return super()._to_steps(x)
-        return axes.merge_steps(x, self._axes(len(x.shape)))
-
-    def _from_steps(self, output, query):
-        if len(query.shape) <= 3:
-            return super()._from_steps(output, query)
-        return axes.split_steps(output, query, self._axes(len(query.shape)))
-
-    def _align(self, name, values, query):
-        rank = len(query.shape)
-        if rank <= 3:
-            return super()._align(name, values, query)
-        return axes.merge_mask(name, values, rank, self._axes(rank))
-
-    def _weights_from_steps(self, weights, query, value):
-        weights = self._ungroup(weights)
-        if len(query.shape) <= 3:
-            return super()._weights_from_steps(weights, query, value)
-        return axes.split_weights(weights, query, value, self._axes(len(query.shape)))
-
-    def precompute(self, value, key=None, value_mask=None):
-        rank = len(ops.shape(value))
-        if rank > 3 and len(self._axes(rank)) > 1:
-            raise ValueError(
-                "`precompute` keeps one axis of steps; attention over several axes takes `value` "
-                f"itself. Received a value with {rank} axes and attention_axes "
-                f"{self._axes(rank)}."
-            )
-        return super().precompute(value, key, value_mask)
-
     def _memory_mask_shape(self, shape):
         rank_of_heads = 4 if self._grouped else 3  # (N_kv, 1, S, H) or (N, S, H)
         return (*shape[: len(shape) - rank_of_heads], shape[-2])
@@ -317,6 +318,7 @@ class MultiHeadAttention(AttentionLayer):
 
     def get_config(self):
         regularizer = self._activity_regularizer
+        serialize = keras.saving.serialize_keras_object
         own = {
             "num_heads": self._num_heads,
             "key_dim": self._key_dim,
@@ -331,6 +333,11 @@ class MultiHeadAttention(AttentionLayer):
             else None,
             "use_gate": self._use_gate,
             "num_key_value_heads": self._num_key_value_heads,
+            "position": serialize_position(self.position),
+            "logit_soft_cap": self._logit_soft_cap,
+            "query_key_norm": self._query_key_norm,
+            "score_modifier": serialize(self._score_modifier),
+            "mask_function": serialize(self._mask_function),
             **self._settings.config(),
         }
         return {**super().get_config(), **own}

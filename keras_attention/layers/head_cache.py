@@ -1,0 +1,50 @@
+"""How multi-head attention keeps the keys and values of its own past."""
+
+from keras import ops
+
+from keras_attention import cache as caches
+from keras_attention.checks import check_positive
+from keras_attention.layers.places import Places
+
+
+class HeadCache:
+    """The cache of a layer with heads, see `keras_attention.cache`."""
+
+    def start_cache(self, batch_size, max_length=None):
+        """The cache before the first step, for calls with `cache=`.
+
+        Args:
+            batch_size: B, a number or a scalar tensor.
+            max_length: the number of steps that it has room for, which makes all its shapes
+                fixed; None for a cache that grows. With a sliding window no more than the steps
+                inside of the window are kept, and older ones drop out.
+
+        Returns:
+            A dictionary of tensors, the batch first, or scalars: plain values that can be
+            gathered and carried through loops.
+        """
+        if max_length is not None:
+            check_positive("max_length", max_length)
+        kept = None if self._sliding_window is None else self._sliding_window - 1
+        rolling = None if kept is None or (max_length or kept + 1) <= kept else kept
+        one = (1,) if self._grouped else ()
+        shapes = (
+            (self._num_key_value_heads, *one, size) for size in (self._key_dim, self._value_dim)
+        )
+        return caches.start(batch_size, *shapes, self.compute_dtype, max_length, rolling)
+
+    def _append(self, cache, steps, mask, positions):
+        if len(steps.shape) != 3:
+            raise ValueError(f"A `cache` takes steps [B, T, D]. Received shape {steps.shape}.")
+        caches.check_structure(cache)
+        counted, following = caches.next_positions(cache, mask, ops.shape(steps)[1])
+        if positions is not None:
+            counted = ops.zeros_like(counted) + positions
+            following = counted[:, -1] + 1
+        pairs = None if mask is None else mask[:, None, :]
+        keys, values = self._project(steps, steps, pairs, counted)
+        is_static = "length" in cache or self._sliding_window is None
+        rolling = None if is_static else self._sliding_window - 1
+        cache, seen = caches.append(cache, keys, values, mask, counted, following, rolling)
+        places = Places(counted, seen["positions"])
+        return seen["keys"], seen["values"], seen["mask"], places, cache
