@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 MULTI30K = [
-    "translate.py", "--epochs", "10", "--units", "320", "--vocabulary", "4000", "--dropout", "0.2",
+    "translate.py", "--epochs", "7", "--units", "320", "--vocabulary", "4000", "--dropout", "0.2",
     "--learning-rate", "0.003",
 ]  # fmt: skip
 SEEDS = (1, 2, 3)

@@ -23,6 +23,25 @@ class VaryingOutputs:
         tensors = most.output_tensors
         return tensors[0] if len(tensors) == 1 else tensors
 
+    # Names of the attention weights that a call returns behind its output; of one, none is needed.
+    attentions = ("",)
+
+    def split_scores(self, results):
+        """Takes the attention weights out of what a call with `return_attention_scores` returned.
+
+        Args:
+            results: the output `[B, T, D]`, the weights of each attention (or one dictionary of
+                them), and what else there may be.
+
+        Returns:
+            A dictionary from names to weights, and the other results as a tuple.
+        """
+        if isinstance(results[1], dict):
+            return results[1], (results[0], *results[2:])
+        end = 1 + len(self.attentions)
+        weights = dict(zip(self.attentions, results[1:end], strict=True))
+        return weights, (results[0], *results[end:])
+
 
 def attention_scores_model(model):
     """A model that shows the attention weights inside a trained Functional model.
@@ -35,7 +54,8 @@ def attention_scores_model(model):
     Returns:
         A model with the same inputs that returns a dictionary: the name of each attention layer
         and decoder, and its attention weights (`[B, T, S]`, with heads `[B, N, T, S]`). A layer
-        called more than once has an entry for each call: "name", "name_1", ...
+        called more than once has an entry for each call: "name", "name_1", ... A transformer
+        block has one for each of its attentions: "name/self", "name/cross".
 
     Raises:
         ValueError: if the model is not Functional, has no such layer, or has one inside of a
@@ -71,7 +91,8 @@ def attention_model(model, layer_name):
 
     Args:
         model: a Functional model with attention layers or decoders of this package.
-        layer_name: name of one of them; for a further call of the same layer "name_1", ...
+        layer_name: name of one of them; for a further call of the same layer "name_1", ...; of an
+            attention of a transformer block "name/self" or "name/cross".
 
     Returns:
         A model with the same inputs that returns `(outputs, weights)`: the outputs of `model` and
@@ -123,10 +144,10 @@ def _run_with_scores(model):
         results = layer(*args, **{**kwargs, "return_attention_scores": True})
         name = f"{layer.name}_{calls[layer.name]}" if calls[layer.name] else layer.name
         calls[layer.name] += 1
-        scores[name] = results[1]
+        weights, kept = layer.split_scores(results)
+        scores.update({f"{name}/{part}" if part else name: x for part, x in weights.items()})
         if kwargs.get("return_attention_scores"):
             return results
-        kept = (results[0], *results[2:])
         return kept[0] if len(kept) == 1 else kept
 
     # Of a subclass of `keras.Model`, and of what it was compiled with, only the graph is wanted.

@@ -1,0 +1,177 @@
+"""The decoder of the transformer: a stack of blocks, all at once or step by step."""
+
+import keras
+
+from keras_attention import checks, masks
+from keras_attention.layers.outputs import VaryingOutputs
+from keras_attention.layers.residual import normalization_layer
+from keras_attention.layers.transformer import TransformerDecoderBlock
+from keras_attention.layers.transformer_block import given
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
+    """Stack of decoder blocks, section 3.1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762).
+
+        x = dropout(inputs + positions)
+        x = block_n(x, memory)              n = 1 ... N
+        output = norm(x) if the last block has `norm_first`, else x
+
+    The last normalisation is that of [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), table
+    1. Step by step (`precompute`, `start_state`, `step`) it gives the same numbers as all at once:
+    a step keeps the keys and values of those before it.
+
+    Args:
+        blocks: list of `TransformerDecoderBlock`, all with cross-attention or all without (a
+            causal language model).
+        position_embedding: layer that adds positions to the inputs, called as
+            `position_embedding(x, positions=...)`; None for blocks that know positions, or none.
+        dropout: the fraction of its sum dropped in training.
+        seed: integer seed of that dropout.
+        **kwargs: arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: `[B, T, D]`, the embedded tokens.
+        memory: `[B, S, Dm]`, the encoder's outputs.
+        memory_mask: `[B, S]`, True = may be attended; by default the Keras mask of `memory`.
+        mask: `[B, T]`, True = a real step; by default the Keras mask of `inputs`.
+        attention_mask, attention_bias: of all self-attentions, `[B, T, T]` or `[B, N, T, T]`.
+        positions: `[T]` or `[B, T]`, integers; by default 0, 1, ...
+        return_attention_scores: whether to return the attention weights.
+        use_causal_mask: whether a step may attend only to itself and to earlier ones.
+        training: whether to apply dropout.
+        inputs_mask: where Keras hands the mask of `inputs`; use `mask`.
+
+    Returns:
+        The outputs `[B, T, D]`, or `(outputs, weights)`: a dictionary with "block_1/self"
+        `[B, N, T, T]`, "block_1/cross" `[B, N, T, S]`, "block_2/self", ...
+
+    Masking:
+        Padding is attended to by no step. The output carries the mask of `inputs`.
+
+    Raises:
+        ValueError: if `blocks` are no decoder blocks, some with and some without
+            cross-attention, or shapes do not fit.
+
+    Example:
+
+    >>> import numpy as np
+    >>> decoder = TransformerDecoder([TransformerDecoderBlock(2, 32) for _ in range(3)])
+    >>> x, weights = decoder(
+    ...     np.ones((1, 5, 8)), np.ones((1, 7, 8)), return_attention_scores=True
+    ... )
+    >>> x.shape, weights["block_3/cross"].shape
+    (TensorShape([1, 5, 8]), TensorShape([1, 2, 5, 7]))
+    """
+
+    def __init__(self, blocks, position_embedding=None, dropout=0.0, seed=None, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+        self.blocks = _check_blocks(blocks)
+        self.position_embedding = position_embedding
+        self.seed = seed
+        self.dropout = checks.check_fraction("dropout", dropout)
+        self._dropout = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy)
+        last = self.blocks[-1]
+        self.norm = None
+        if last.norm_first:
+            self.norm = normalization_layer(
+                last.normalization, last.epsilon, dtype=self.dtype_policy, name="norm"
+            )
+
+    @property
+    def attention(self):
+        """The attention to the memory in the last block; None without one, or before building."""
+        return self.blocks[-1].cross_attention
+
+    def build(self, inputs_shape, memory_shape=None):
+        shape = (inputs_shape[0], None, inputs_shape[-1])
+        for block in self.blocks:
+            if not block.built:
+                block.build(shape, memory_shape)
+        for layer in (self.position_embedding, self.norm):
+            if layer is not None and not layer.built:
+                layer.build(shape)
+        self.built = True
+
+    def call(
+        self,
+        inputs,
+        memory=None,
+        memory_mask=None,
+        mask=None,
+        attention_mask=None,
+        attention_bias=None,
+        positions=None,
+        return_attention_scores=False,
+        use_causal_mask=True,
+        training=None,
+        inputs_mask=None,
+    ):
+        mask = masks.as_mask(inputs_mask if mask is None else mask, "mask")
+        x = self._embed(inputs, positions, training)
+        weights = {}
+        for number, block in enumerate(self.blocks, 1):
+            results = block(
+                x,
+                mask=mask,
+                attention_mask=attention_mask,
+                attention_bias=attention_bias,
+                **given(memory=memory, memory_mask=memory_mask, positions=positions),
+                return_attention_scores=return_attention_scores,
+                use_causal_mask=use_causal_mask,
+                training=training,
+            )
+            if return_attention_scores:
+                parts, (x,) = block.split_scores(results)
+                weights.update({f"block_{number}/{name}": w for name, w in parts.items()})
+            else:
+                x = results
+        x = x if self.norm is None else self.norm(x)
+        return (x, weights) if return_attention_scores else x
+
+    def _embed(self, inputs, positions, training):
+        """The inputs with their positions."""
+        x = checks.check_float(inputs, "inputs", self.compute_dtype)
+        if self.position_embedding is not None:
+            x = self.position_embedding(x, positions=positions)
+        return self._dropout(x, training=training)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # Infers from `call`, which also checks the arguments.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def compute_output_shape(self, inputs_shape, memory_shape=None):
+        return tuple(inputs_shape)
+
+    def get_config(self):
+        serialize = keras.saving.serialize_keras_object
+        own = {
+            "blocks": [serialize(block) for block in self.blocks],
+            "position_embedding": serialize(self.position_embedding),
+            "dropout": self.dropout,
+            "seed": self.seed,
+        }
+        return {**super().get_config(), **own}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        for name in ("blocks", "position_embedding"):
+            config[name] = keras.saving.deserialize_keras_object(config[name], custom_objects)
+        return cls(**config)
+
+
+def _check_blocks(blocks):
+    blocks = list(blocks) if isinstance(blocks, (list, tuple)) else [blocks]
+    if not blocks or not all(isinstance(block, TransformerDecoderBlock) for block in blocks):
+        raise ValueError(
+            "`blocks` must be a list of TransformerDecoderBlock, at least one. "
+            f"Received: {blocks!r}."
+        )
+    if len({block.attends_to_memory for block in blocks}) > 1:
+        raise ValueError(
+            "`blocks` must all have cross-attention, or all have none. Received, in their order: "
+            f"{[block.attends_to_memory for block in blocks]}."
+        )
+    return blocks

@@ -1,0 +1,208 @@
+"""Positions added to embeddings: the sinusoidal encoding, and learned embeddings."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attention.checks import check_float, check_positive
+from keras_attention.positions.scaling import check_base
+from keras_attention.positions.sinusoidal import sinusoidal_encoding
+from keras_attention.positions.turns import as_positions
+
+
+class PositionEmbedding(keras.layers.Layer):
+    """Base: `x + encoding(positions)`; a subclass says what the encoding is.
+
+    Args:
+        **kwargs: arguments of `keras.layers.Layer` (name, dtype, ...).
+
+    Call arguments:
+        x: `[B, T, D]`, or `[B, D]` for one step.
+        positions: integers `[T]` or `[B, T]`, by default 0, ..., T - 1; for one step `[B]`, or
+            one number for all.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, x, positions=None):
+        x = check_float(x, "x", self.compute_dtype)
+        if len(x.shape) not in (2, 3):
+            raise ValueError(
+                "`x` must have shape [B, T, D], or [B, D] for one step. Received shape "
+                f"{tuple(x.shape)}."
+            )
+        if positions is None:
+            if len(x.shape) == 2:
+                raise ValueError("`positions` must be given for one step, x of shape [B, D].")
+            return x + self._first(x.shape[1], ops.shape(x)[1], x.shape[-1])
+        ranks = (1, 2) if len(x.shape) == 3 else (0, 1)
+        positions = as_positions(positions, ranks=ranks)
+        _check_fit(positions.shape, x.shape)
+        return x + self._encode(positions, x.shape[-1])
+
+    def _first(self, steps, size, features):
+        """The encoding `[T, D]` of 0, ..., T - 1; `steps` is T or None, `size` T or a tensor."""
+        return self._encode(ops.arange(size, dtype="int32"), features)
+
+    def compute_output_shape(self, x_shape, positions_shape=None):
+        return x_shape
+
+
+def _check_fit(positions, x):
+    """Neither steps nor batch may be stretched."""
+    target = x[:-1]
+    for size, wanted in zip(reversed(positions), reversed(target), strict=False):
+        if None not in (size, wanted) and size != wanted:
+            raise ValueError(
+                f"`positions` must have shape {'[T] or [B, T]' if len(x) == 3 else '[B]'} for x "
+                f"of shape {tuple(x)}. Received shape {tuple(positions)}."
+            )
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class SinusoidalEmbedding(PositionEmbedding):
+    """Adds the sinusoidal encoding of the positions.
+
+        y_p = x_p + encoding(p),  encoding(p)[2i], [2i + 1] = sin, cos(p / base^(2i / D))
+
+    Section 3.5 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762); see
+    `sinusoidal_encoding`. Nothing is learned, and any position may come. (Section 3.4 there
+    multiplies the embeddings by sqrt(D) before.)
+
+    Args:
+        base: positive number.
+        **kwargs: arguments of `keras.layers.Layer` (name, dtype, ...).
+
+    Call arguments:
+        x: `[B, T, D]`, or `[B, D]` for one step.
+        positions: integers `[T]` or `[B, T]`, by default 0, ..., T - 1; for one step `[B]`, or
+            one number for all.
+
+    Returns:
+        A tensor like `x`.
+
+    Masking:
+        The output carries the mask of `x`.
+
+    Raises:
+        ValueError: if `base` is not positive, positions are no integers or shapes do not fit.
+
+    Example:
+
+    >>> import numpy as np
+    >>> SinusoidalEmbedding()(np.zeros((1, 2, 4), "float32")).numpy().round(2)
+    array([[[0.  , 1.  , 0.  , 1.  ],
+            [0.84, 0.54, 0.01, 1.  ]]], dtype=float32)
+    """
+
+    def __init__(self, base=10_000.0, **kwargs):
+        super().__init__(**kwargs)
+        self.base = check_base(base)
+
+    def build(self, x_shape, positions_shape=None):
+        self.built = True
+
+    def _encode(self, positions, features):
+        return sinusoidal_encoding(positions, features, self.base, self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "base": self.base}
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class LearnedEmbedding(PositionEmbedding):
+    """Adds a learned vector for each position.
+
+        y_p = x_p + weight[p]
+
+    Section 3.5 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), after
+    [Gehring et al., 2017](https://arxiv.org/abs/1705.03122).
+
+    Args:
+        max_length: the number of positions, 0 to max_length - 1.
+        initializer: of the weights `[max_length, D]`.
+        **kwargs: arguments of `keras.layers.Layer` (name, dtype, ...).
+
+    Call arguments:
+        x: `[B, T, D]`, or `[B, D]` for one step.
+        positions: integers `[T]` or `[B, T]`, by default 0, ..., T - 1; for one step `[B]`, or
+            one number for all.
+
+    Returns:
+        A tensor like `x`.
+
+    Masking:
+        The output carries the mask of `x`.
+
+    Raises:
+        ValueError: if `max_length` is not a positive integer, positions are no integers, shapes
+            do not fit, or a position is out of range. In a TensorFlow graph, where positions are
+            not known before it runs, an InvalidArgumentError then; where nothing can be raised,
+            compiled by XLA or on other backends, the output of such a position is NaN.
+
+    Example:
+
+    >>> import numpy as np
+    >>> LearnedEmbedding(max_length=10)(np.ones((1, 3, 4), "float32")).shape
+    TensorShape([1, 3, 4])
+    """
+
+    def __init__(self, max_length, initializer="uniform", **kwargs):
+        super().__init__(**kwargs)
+        self.max_length = check_positive("max_length", max_length)
+        self.initializer = keras.initializers.get(initializer)
+
+    def build(self, x_shape, positions_shape=None):
+        self.weight = self.add_weight(
+            name="weight", shape=(self.max_length, x_shape[-1]), initializer=self.initializer
+        )
+        self.built = True
+
+    def _first(self, steps, size, features):
+        if steps is None:
+            return super()._first(steps, size, features)
+        if steps > self.max_length:
+            raise ValueError(_out_of_range(steps - 1, self.max_length))
+        return ops.convert_to_tensor(self.weight)[:steps]
+
+    def _encode(self, positions, features):
+        positions = _check_range(positions, self.max_length)
+        inside = ops.clip(positions, 0, self.max_length - 1)
+        encoding = ops.take(ops.convert_to_tensor(self.weight), inside, axis=0)
+        nan = ops.convert_to_tensor(np.array(np.nan), encoding.dtype)
+        return ops.where(ops.equal(inside, positions)[..., None], encoding, nan)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_length": self.max_length,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }
+
+
+def _out_of_range(position, max_length):
+    return (
+        f"`positions` must lie in 0 to max_length - 1 = {max_length - 1}. Received position "
+        f"{position}: a sequence of {position + 1} steps or more does not fit max_length = "
+        f"{max_length}."
+    )
+
+
+def _check_range(positions, max_length):
+    """`positions`, once they are known to be in range, where that can be known."""
+    if keras.backend.backend() != "tensorflow":
+        return positions
+    import tensorflow as tf
+
+    if tf.is_symbolic_tensor(positions):
+        message = f"`positions` must lie in 0 to max_length - 1 = {max_length - 1}"
+        inside = tf.reduce_all((positions >= 0) & (positions < max_length))
+        with tf.control_dependencies([tf.debugging.Assert(inside, [message, positions])]):
+            return tf.identity(positions)
+    array = positions.numpy()
+    wrong = array[(array < 0) | (array >= max_length)]
+    if wrong.size:
+        raise ValueError(_out_of_range(wrong.flat[0], max_length))
+    return positions

@@ -1,0 +1,162 @@
+"""Rotary positions (RoPE): queries and keys turn with their position, Su et al. 2021."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attention.checks import as_float, check_broadcast, check_flag
+from keras_attention.normalizers import upcast
+from keras_attention.positions.scaling import check_base, check_scaling, rotary_frequencies
+from keras_attention.positions.turns import as_positions, turns
+
+
+def rotate(x, positions, base=10_000.0, size=None, scaling=None, interleaved=False):
+    """Rotates pairs of features by angles that grow with the position.
+
+        [a_i]      [cos(p f_i)  -sin(p f_i)] [a_i]
+        [b_i]  ->  [sin(p f_i)   cos(p f_i)] [b_i],   f_i = base^(-2i / size)
+
+    Section 3.4.2 of [Su et al., 2021](https://arxiv.org/abs/2104.09864). The product of a query
+    at position p and a key at position q, both rotated, depends on p - q only; norms stay.
+
+    Args:
+        x: queries or keys, `[..., T, H]`, floating, e.g. `[B, N, T, H]`.
+        positions: integers `[T]`, or `[B, T]` where the first axis of `x` is B; axes between
+            are inserted.
+        base: positive number.
+        size: how many features are rotated, the first ones; an even number, by default H. The
+            others stay as they are.
+        scaling: of the frequencies, see `rotary_frequencies`.
+        interleaved: which features make the pair (a_i, b_i): features i and i + size / 2, or, if
+            True, 2i and 2i + 1 as in the paper. The two differ by an order of the features.
+
+    Returns:
+        A tensor like `x`. Half precision is computed in float32 and rounded once.
+
+    Raises:
+        ValueError: if `size` is odd or larger than H, the positions are no integers or do not
+            fit, `base` is not positive, or the scaling is unknown.
+
+    Example: a quarter of a turn
+
+    >>> import numpy as np
+    >>> rotate(np.array([[1.0, 0.0]]), [1], scaling={"type": "linear", "factor": 2 / np.pi})
+    ...     # doctest: +ELLIPSIS
+    <tf.Tensor: shape=(1, 2), dtype=float64, numpy=array([[..., 1.0...
+    """
+    x, positions = as_float(x), as_positions(positions)
+    size = _check_size(x.shape, size)
+    check_flag("interleaved", interleaved)
+    _check_positions(x.shape, positions.shape)
+    frequencies, factor = rotary_frequencies(size, base, scaling)
+    exact = upcast(x)
+    angles = turns(positions, frequencies, keras.backend.standardize_dtype(exact.dtype))
+    while len(positions.shape) == 2 and len(angles.shape) < len(x.shape):
+        angles = ops.expand_dims(angles, 1)
+    angles = angles * ops.convert_to_tensor(np.array(2 * np.pi), angles.dtype)
+    factor = ops.convert_to_tensor(np.array(factor), angles.dtype)
+    turned = _turn(
+        exact[..., :size], ops.cos(angles) * factor, ops.sin(angles) * factor, interleaved
+    )
+    turned = ops.cast(turned, x.dtype)
+    return turned if size == x.shape[-1] else ops.concatenate([turned, x[..., size:]], axis=-1)
+
+
+def _turn(x, cos, sin, interleaved):
+    half = x.shape[-1] // 2
+    if interleaved:
+        a, b = x[..., 0::2], x[..., 1::2]
+    else:
+        a, b = x[..., :half], x[..., half:]
+    pairs = [a * cos - b * sin, b * cos + a * sin]
+    if interleaved:
+        return ops.reshape(ops.stack(pairs, axis=-1), ops.shape(x))
+    return ops.concatenate(pairs, axis=-1)
+
+
+def _check_size(shape, size):
+    if len(shape) < 2 or shape[-1] is None:
+        raise ValueError(f"`x` must have shape [..., T, H], H known. Received shape {shape}.")
+    size = shape[-1] if size is None else size
+    if not 0 < size <= shape[-1] or size % 2:
+        raise ValueError(
+            "The number of rotated features must be even and at most the size of a head: "
+            f"features turn in pairs. Received {size} rotated features, head size {shape[-1]}."
+        )
+    return size
+
+
+def _check_positions(shape, positions):
+    target = (shape[-2],) if len(positions) == 1 else (shape[0], shape[-2])
+    if len(positions) == 2 and len(shape) < 3:
+        raise ValueError(
+            "`positions` must have shape [T] for x of shape [T, H]. Received shapes "
+            f"{tuple(positions)} and {tuple(shape)}."
+        )
+    check_broadcast("positions", positions, target)
+    if None not in (positions[-1], shape[-2]) and positions[-1] != shape[-2]:
+        raise ValueError(
+            f"`positions` must have one entry a step, T = {shape[-2]}. "
+            f"Received shape {tuple(positions)}."
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class RotaryPosition:
+    """Rotary positions (RoPE) as a piece of an attention layer.
+
+        score(q_p, k_s) = (R_p q_p) . (R_s k_s) = q_p . R_(s - p) k_s
+
+    [Su et al., 2021](https://arxiv.org/abs/2104.09864): see `rotate`.
+
+    Args:
+        base: positive number; longer contexts take larger ones (500,000 in Llama 3).
+        fraction: the part of each head's features that is rotated, in (0, 1].
+        scaling: of the frequencies, for contexts longer than the training's: None or a
+            dictionary of type "linear", "ntk", "yarn" or "llama3", see `rotary_frequencies`.
+        interleaved: whether pairs are features 2i and 2i + 1, as in the paper, instead of i and
+            i + half.
+
+    Call arguments:
+        rotate(x, positions): `[B, N, T, H]` or `[B, N_kv, G, T, H]`, and `[T]` or `[B, T]`.
+
+    Returns:
+        A tensor like x.
+
+    Raises:
+        ValueError: if `base` is not positive, `fraction` not in (0, 1], or the scaling unknown;
+            in use, if the number of rotated features is odd.
+
+    Example:
+
+    >>> import numpy as np
+    >>> RotaryPosition(fraction=0.5).rotate(np.ones((1, 2, 3, 8)), np.arange(3)).shape
+    TensorShape([1, 2, 3, 8])
+    """
+
+    def __init__(self, base=10_000.0, fraction=1.0, scaling=None, interleaved=False):
+        self.base = check_base(base)
+        good = not isinstance(fraction, bool) and isinstance(fraction, (int, float))
+        if not good or not 0 < fraction <= 1:
+            raise ValueError(f"`fraction` must lie in (0, 1]. Received: {fraction!r}.")
+        self.fraction = fraction
+        self.scaling = check_scaling(scaling)
+        self.interleaved = check_flag("interleaved", interleaved)
+
+    def rotate(self, x, positions):
+        """`x` `[B, ..., T, H]`, rotated to `positions` `[T]` or `[B, T]`."""
+        x = ops.convert_to_tensor(x)
+        size = round(self.fraction * x.shape[-1])
+        return rotate(x, positions, self.base, size, self.scaling, self.interleaved)
+
+    def get_config(self):
+        return {
+            "base": self.base,
+            "fraction": self.fraction,
+            "scaling": self.scaling,
+            "interleaved": self.interleaved,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
