@@ -178,12 +178,13 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         )
         return (output, weights, state) if return_attention_scores else (output, state)
 
-    def start_state(self, memory, initial_state=None):
+    def start_state(self, memory, initial_state=None, max_length=None):
         """The state before the first step, for `step`.
 
         Args:
             memory: what `precompute` returned.
             initial_state: as in the call; by default the cell's own.
+            max_length: the most steps that follow; the size of this state does not depend on it.
 
         Returns:
             The cell's state, a list of tensors `[B, size]` (of lists, in stacks). Where the

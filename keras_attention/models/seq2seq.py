@@ -10,8 +10,14 @@ from keras_attention.decoders.scheduled_sampling import ScheduledSampling
 from keras_attention.layers.bahdanau import BahdanauAttention
 from keras_attention.layers.luong import SCORE_MODES, LuongAttention
 from keras_attention.layers.no_attention import NoAttention
+from keras_attention.models.parts import (
+    check_kwargs,
+    deserialized,
+    serialized,
+    tokenizers,
+    vocabulary_size,
+)
 from keras_attention.models.translator import Translator
-from keras_attention.text import END
 
 CELLS = {
     "gru": (keras.layers.GRU, keras.layers.GRUCell, 1),
@@ -129,11 +135,11 @@ class Seq2Seq(keras.Model):
         config = {k: v for k, v in locals().items() if k not in ("self", "kwargs", "__class__")}
         if decoder is None:
             decoder = "bahdanau" if attention in ("bahdanau", None) else "luong"
-        unknown = sorted(set(kwargs) - {"name", "trainable"})
-        if unknown:
-            raise TypeError(f"Seq2Seq has no argument {', '.join(map(repr, unknown))}.")
+        check_kwargs("Seq2Seq", kwargs)
         _check(config, decoder)
-        source_size, target_size = (_size(name, config[name]) for name in ("source", "target"))
+        source_size, target_size = (
+            vocabulary_size(name, config[name]) for name in ("source", "target")
+        )
         embedding = units if embedding is None else check_positive("embedding", embedding)
         layers = keras.layers
 
@@ -180,7 +186,7 @@ class Seq2Seq(keras.Model):
             decode,
             embed,
             lambda outputs: to_logits(embed, output, outputs),
-            *(None if isinstance(x, int) else x for x in (source, target)),
+            *tokenizers(source, target),
         )
 
     def translate(self, texts, beam_width=1, **options):
@@ -192,10 +198,7 @@ class Seq2Seq(keras.Model):
         return self.inference.search(source_ids, beam_width=beam_width, **options)
 
     def get_config(self):
-        config = dict(self._arguments)
-        for name in ("source", "target", "scheduled_sampling"):
-            if hasattr(config[name], "get_config"):
-                config[name] = keras.saving.serialize_keras_object(config[name])
+        config = serialized(self._arguments, ("source", "target", "scheduled_sampling"))
         options = config["attention_options"] or {}
         config["attention_options"] = {
             name: keras.saving.serialize_keras_object(x) for name, x in options.items()
@@ -204,13 +207,7 @@ class Seq2Seq(keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = {
-            name: keras.saving.deserialize_keras_object(x, custom_objects)
-            if isinstance(x, dict) and "class_name" in x
-            else x
-            for name, x in config.items()
-        }
-        return cls(**config)
+        return cls(**deserialized(config, custom_objects))
 
 
 def _check(config, decoder):
@@ -253,18 +250,6 @@ def _check(config, decoder):
             "`tied_embeddings` with the decoder 'bahdanau' needs `embedding` = `units`. "
             f"Received: {embedding} and {config['units']}."
         )
-
-
-def _size(name, tokenizer):
-    """The number of ids of a tokenizer, or the number itself."""
-    if hasattr(tokenizer, "tokens_of") and not isinstance(tokenizer, type):
-        return tokenizer.size
-    if isinstance(tokenizer, int) and not isinstance(tokenizer, bool) and tokenizer > END:
-        return tokenizer
-    raise ValueError(
-        f"`{name}` must be a tokenizer, or a number of ids that has room for padding (0), start "
-        f"(1) and end (2). Received: {tokenizer!r}."
-    )
 
 
 def _encode(x, cell, units, count, bidirectional, dropout):

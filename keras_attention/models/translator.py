@@ -40,7 +40,7 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """The inference counterpart of a `Seq2Seq` model; it shares the model's layers.
+    """The inference counterpart of a `Seq2Seq` or `Transformer`; it shares the model's layers.
 
         memory, state = encode(source_ids)
         logits, weights, state = step(tokens, state, memory)
@@ -60,11 +60,13 @@ class Translator:
         self._attends = not isinstance(decoder.attention, NoAttention)
         self._searches = {}
 
-    def encode(self, source_ids):
+    def encode(self, source_ids, max_length=None):
         """Reads the source: ids `[B, S]` -> `(memory, state)`, both for `step`.
 
         Args:
             source_ids: integers, 0 is padding.
+            max_length: the most steps that follow, for a decoder that keeps what it has seen in a
+                cache; None for a cache that grows.
 
         Returns:
             The projected memory, a tuple of tensors `[B, S, ...]`, and the decoder's state.
@@ -72,7 +74,7 @@ class Translator:
         source_ids = _as_ids(source_ids)
         memory, *state = self.encoder(source_ids, training=False)
         memory = self.decoder.precompute(memory, ops.not_equal(source_ids, PAD))
-        return memory, self.decoder.start_state(memory, state)
+        return memory, self.decoder.start_state(memory, state or None, max_length)
 
     def step(self, tokens, state, memory):
         """One step: tokens `[B]` -> `(logits [B, V], weights [B, S], state)`.
@@ -113,13 +115,16 @@ class Translator:
         if function is beam_search:
             mask = ops.not_equal(source_ids, PAD)
             options = {**options, "beam_width": beam_width, "memory_mask": mask}
-        memory, state = self.encode(source_ids)
+        if max_length is None:
+            max_length = default_length(source_ids.shape[1])
+        check_positive("max_length", max_length)
+        memory, state = self.encode(source_ids, max_length)
         return function(
             self.step,
             state,
             ops.full_like(source_ids[:, 0], START),
             END,
-            default_length(source_ids.shape[1]) if max_length is None else max_length,
+            max_length,
             memory=memory,
             **{"forbidden_tokens": (PAD, START), **options},
         )
