@@ -3,4 +3,6 @@
 seq2seq        encoder and attentional decoder: built, trained, saved
 translator     the same for use: encode, step, search, text in and text out
 batches        pairs of texts -> batches to train on
+language_batches   a long text -> batches to train on
+epochs         epochs that come out the same when a training is taken up again
 """
