@@ -1,8 +1,6 @@
 """A trained encoder and decoder in use: encode, step, search; text in and text out."""
 
-import inspect
 import itertools
-import json
 from typing import Any, NamedTuple
 
 import keras
@@ -11,14 +9,11 @@ from keras import ops
 
 from keras_attention.checks import check_positive
 from keras_attention.layers.no_attention import NoAttention
-from keras_attention.search import beam_search, greedy_search, sample
+from keras_attention.models.searches import CompiledSearches, choose_search
+from keras_attention.search import beam_search
 from keras_attention.text import END, PAD, START
 
 BATCH_SIZE = 64
-# What the translator tells a search by itself.
-GIVEN = {"step", "state", "start_tokens", "end_token", "pad_token"}
-GIVEN |= {"max_length", "beam_width", "memory", "memory_mask"}
-SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 
 class Translation(NamedTuple):
@@ -58,7 +53,7 @@ class Translator:
         self.embed, self.to_logits = embed, to_logits
         self.source, self.target = source, target
         self._attends = not isinstance(decoder.attention, NoAttention)
-        self._searches = {}
+        self._searches = CompiledSearches()
 
     def encode(self, source_ids, max_length=None):
         """Reads the source: ids `[B, S]` -> `(memory, state)`, both for `step`.
@@ -107,7 +102,7 @@ class Translator:
                 value or of another search.
         """
         source_ids = _as_ids(source_ids)
-        function = _choose(check_positive("beam_width", beam_width), options)
+        function = choose_search(check_positive("beam_width", beam_width), options)
         if source_ids.shape[0] == 0:  # Keras' cells can not add a bias to no rows
             row = ops.zeros((1, source_ids.shape[1]), source_ids.dtype)
             found = self.search(row, max_length, beam_width, **options)
@@ -152,7 +147,7 @@ class Translator:
             )
         beam_width = check_positive("beam_width", beam_width)
         max_length = None if max_length is None else check_positive("max_length", max_length)
-        _choose(beam_width, options)
+        choose_search(beam_width, options)
         single = isinstance(texts, (str, bytes))
         texts = [texts] if single else _as_list(texts)
         if not texts:
@@ -176,17 +171,7 @@ class Translator:
         def search(source_ids):
             return self.search(source_ids, max_length, beam_width, **options)
 
-        if keras.backend.backend() != "tensorflow":
-            return lambda ids: search(ops.convert_to_tensor(ids))
-        import tensorflow as tf
-
-        # (Without autograph, errors arrive as they were raised.)
-        ids = tf.TensorSpec([None, None], "int32")
-        compiled = tf.function(search, input_signature=[ids], autograph=False)
-        if isinstance(options.get("seed"), keras.random.SeedGenerator):
-            return compiled  # the next call draws on from the generator's state
-        key = json.dumps([max_length, beam_width, sorted(options.items())], default=_plain)
-        return self._searches.setdefault(key, compiled)
+        return self._searches.get(search, (None, None), [max_length, beam_width], options)
 
     def _texts(self, source_ids, found, details):
         """For each source the list of its outputs, the best first."""
@@ -229,11 +214,6 @@ def _as_list(texts):
     return list(texts)
 
 
-def _plain(value):
-    """An option as something JSON can hold, with all that is in it."""
-    return value.tolist() if hasattr(value, "tolist") else np.asarray(value).tolist()
-
-
 def _batches(lengths):
     """Rows of like lengths, and the most tokens of their outputs, which is the same for a batch.
 
@@ -244,26 +224,6 @@ def _batches(lengths):
         some = np.array(list(some))
         for first in range(0, len(some), BATCH_SIZE):
             yield some[first : first + BATCH_SIZE], limit
-
-
-def _choose(beam_width, options):
-    """The search that the options belong to."""
-    sampling = [name for name in SAMPLING if name in options]
-    if beam_width > 1 and sampling:
-        raise ValueError(
-            f"`beam_width` does not go with sampling ({', '.join(sampling)}). "
-            f"Received: {beam_width}."
-        )
-    several = beam_width > 1 or "num_results" in options
-    function = sample if sampling else beam_search if several else greedy_search
-    known = [name for name in inspect.signature(function).parameters if name not in GIVEN]
-    for name in options:
-        if name not in known:
-            raise ValueError(
-                f"`{name}` is no option of `{function.__name__}`, which is chosen by "
-                f"`beam_width` = {beam_width}. Its options: {', '.join(known)}."
-            )
-    return function
 
 
 def default_length(source_length):

@@ -1,0 +1,82 @@
+"""How models search: the function that options belong to, compiled once for each set of them."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attention.search import beam_search, greedy_search, sample
+
+# What a model tells a search by itself.
+GIVEN = {"step", "state", "start_tokens", "end_token", "pad_token"}
+GIVEN |= {"max_length", "beam_width", "memory", "memory_mask"}
+SAMPLING = ("temperature", "top_k", "top_p", "seed")
+
+
+def choose_search(beam_width, options):
+    """The search that options belong to.
+
+    Args:
+        beam_width: K, the number of hypotheses followed, the axis N of `[B, N, L]`.
+        options: dictionary of arguments of the search.
+
+    Returns:
+        `greedy_search`, `sample` or `beam_search`.
+
+    Raises:
+        ValueError: if options are unknown, or of another search.
+    """
+    sampling = [name for name in SAMPLING if name in options]
+    if beam_width > 1 and sampling:
+        raise ValueError(
+            f"`beam_width` does not go with sampling ({', '.join(sampling)}). "
+            f"Received: {beam_width}."
+        )
+    several = beam_width > 1 or "num_results" in options
+    function = sample if sampling else beam_search if several else greedy_search
+    known = [name for name in inspect.signature(function).parameters if name not in GIVEN]
+    for name in options:
+        if name not in known:
+            raise ValueError(
+                f"`{name}` is no option of `{function.__name__}`, which is chosen by "
+                f"`beam_width` = {beam_width}. Its options: {', '.join(known)}."
+            )
+    return function
+
+
+class CompiledSearches:
+    """Searches as compiled functions of ids `[B, S]`, made once for each set of options."""
+
+    def __init__(self):
+        self._made = {}
+
+    def get(self, search, shape, parts, options):
+        """`search` compiled for ids of this shape.
+
+        Args:
+            search: function of int32 ids `[B, S]`.
+            shape: what is known of `[B, S]`.
+            parts: list of numbers that, with the options, tell one search from another.
+            options: dictionary of the options in it.
+
+        Returns:
+            The function.
+        """
+        if keras.backend.backend() != "tensorflow":
+            return lambda ids: search(ops.convert_to_tensor(ids))
+        import tensorflow as tf
+
+        # (Without autograph, errors arrive as they were raised.)
+        ids = tf.TensorSpec(shape, "int32")
+        compiled = tf.function(search, input_signature=[ids], autograph=False)
+        if isinstance(options.get("seed"), keras.random.SeedGenerator):
+            return compiled  # the next call draws on from the generator's state
+        key = json.dumps([shape, parts, sorted(options.items())], default=_plain)
+        return self._made.setdefault(key, compiled)
+
+
+def _plain(value):
+    """An option as something JSON can hold, with all that is in it."""
+    return value.tolist() if hasattr(value, "tolist") else np.asarray(value).tolist()
