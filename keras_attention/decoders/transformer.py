@@ -1,8 +1,11 @@
 """The decoder of the transformer: a stack of blocks, all at once or step by step."""
 
 import keras
+from keras import ops
 
+from keras_attention import cache as caches
 from keras_attention import checks, masks
+from keras_attention.decoders.base import mean_over_heads
 from keras_attention.layers.outputs import VaryingOutputs
 from keras_attention.layers.residual import normalization_layer
 from keras_attention.layers.transformer import TransformerDecoderBlock
@@ -130,6 +133,98 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
         x = x if self.norm is None else self.norm(x)
         return (x, weights) if return_attention_scores else x
 
+    def precompute(self, memory, memory_mask=None):
+        """Projects the memory once, for `step`.
+
+        Args:
+            memory: `[B, S, Dm]`.
+            memory_mask: `[B, S]`, True = may be attended; by default the Keras mask of `memory`.
+
+        Returns:
+            A list with one tuple of tensors a block, the batch first.
+        """
+        self._check_built()
+        return [block.precompute(memory, memory_mask) for block in self.blocks]
+
+    def start_state(self, memory=None, initial_state=None, max_length=None, batch_size=None):
+        """The state before the first step, for `step`.
+
+        Args:
+            memory: what `precompute` returned; None of a decoder without cross-attention.
+            initial_state: a state to go on from; None or nothing in it for none.
+            max_length: the most steps to come, a prompt included. All shapes of the state are
+                fixed then, as loops in graphs and the searches need it; without it the state grows.
+            batch_size: B, where there is no memory.
+
+        Returns:
+            A list with the cache of each block: dictionaries of tensors with the batch first, or
+            scalars.
+        """
+        self._check_built()
+        if initial_state:
+            return self._check_state(initial_state)
+        if batch_size is None:
+            if memory is None:
+                raise ValueError("`batch_size` must be given where there is no `memory`.")
+            batch_size = ops.shape(memory[0][0])[0]
+        return [block.start_cache(batch_size, max_length) for block in self.blocks]
+
+    def step(self, inputs, state, memory=None, return_attention_scores=False, mask=None):
+        """One step of inference, or several; the same numbers as the call gives for all at once.
+
+        Args:
+            inputs: `[B, D]`, the embedded token; or `[B, T, D]`, several (a prompt).
+            state: as `start_state` or the last step gave it.
+            memory: what `precompute` returned (or, projected anew each time, `[B, S, Dm]`).
+            return_attention_scores: whether to return the weights `[B, S]` (of several steps
+                `[B, T, S]`): the mean over the heads of the last block's cross-attention.
+            mask: `[B]` or `[B, T]`, True = a real step. Padding, as in front of the shorter ones of
+                several prompts, takes no position.
+
+        Returns:
+            `(output, state)`, or `(output, weights, state)`; output `[B, D]` or `[B, T, D]`.
+        """
+        state = self._check_state(state)
+        if memory is not None and not isinstance(memory, (tuple, list)):
+            memory = self.precompute(memory)
+        if return_attention_scores and self.attention is None:
+            raise ValueError("`return_attention_scores`: there is no attention to a memory.")
+        inputs = ops.copy(ops.convert_to_tensor(inputs))  # without a Keras mask
+        mask = masks.as_mask(mask, "mask")
+        x = self._embed(inputs, _next_positions(state[0], inputs, mask), training=False)
+        new_state, weights = [], []
+        for number, (block, cache) in enumerate(zip(self.blocks, state, strict=True), 1):
+            x, *weights, cache = block(
+                x,
+                **given(mask=mask, projected_memory=memory and memory[number - 1]),
+                cache=cache,
+                return_attention_scores=return_attention_scores and number == len(self.blocks),
+                training=False,
+            )
+            new_state.append(cache)
+        x = x if self.norm is None else self.norm(x)
+        if not return_attention_scores:
+            return x, new_state
+        return x, mean_over_heads(weights[-1], len(inputs.shape)), new_state
+
+    def _check_state(self, state):
+        if not isinstance(state, (list, tuple)) or len(state) != len(self.blocks):
+            got = f"{len(state)}" if isinstance(state, (list, tuple)) else type(state).__name__
+            raise ValueError(
+                "`state` must be what `start_state` or the last step returned: a list of "
+                f"{len(self.blocks)} caches, one a block. Received: {got}."
+            )
+        for cache in state:
+            caches.check_structure(cache)
+        return list(state)
+
+    def _check_built(self):
+        if not self.built:
+            raise ValueError(
+                "TransformerDecoder must be built first: call it once, or call its "
+                "`build(inputs_shape, memory_shape)`."
+            )
+
     def _embed(self, inputs, positions, training):
         """The inputs with their positions."""
         x = checks.check_float(inputs, "inputs", self.compute_dtype)
@@ -160,6 +255,13 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
         for name in ("blocks", "position_embedding"):
             config[name] = keras.saving.deserialize_keras_object(config[name], custom_objects)
         return cls(**config)
+
+
+def _next_positions(cache, inputs, mask):
+    """Positions `[B]` or `[B, T]` of the steps behind those in the cache."""
+    if len(inputs.shape) == 2:
+        return cache["next"]
+    return caches.next_positions(cache, mask, ops.shape(inputs)[1])[0]
 
 
 def _check_blocks(blocks):

@@ -1,20 +1,25 @@
 """The feed-forward network of a transformer block, plain or gated."""
 
-import functools
+import math
 
 import keras
 from keras import ops
 
 from keras_attention.checks import check_fraction, check_positive
 
-_exact_gelu = functools.partial(ops.gelu, approximate=False)
+
+def gelu(x):
+    """x Phi(x) of `[...]`, Phi the normal distribution function; `ops.gelu` rounds to float32."""
+    return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
+
+
 # Name: the function, and whether its output multiplies a second projection.
 ACTIVATIONS = {
     "relu": (ops.relu, False),
-    "gelu": (_exact_gelu, False),
+    "gelu": (gelu, False),
     "silu": (ops.silu, False),
     "reglu": (ops.relu, True),
-    "geglu": (_exact_gelu, True),
+    "geglu": (gelu, True),
     "swiglu": (ops.silu, True),
 }
 

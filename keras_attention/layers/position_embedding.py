@@ -7,7 +7,7 @@ from keras import ops
 from keras_attention.checks import check_float, check_positive
 from keras_attention.positions.scaling import check_base
 from keras_attention.positions.sinusoidal import sinusoidal_encoding
-from keras_attention.positions.turns import as_positions
+from keras_attention.positions.turns import as_positions, fit_steps
 
 
 class PositionEmbedding(keras.layers.Layer):
@@ -37,28 +37,31 @@ class PositionEmbedding(keras.layers.Layer):
             if len(x.shape) == 2:
                 raise ValueError("`positions` must be given for one step, x of shape [B, D].")
             return x + self._first(x.shape[1], ops.shape(x)[1], x.shape[-1])
-        ranks = (1, 2) if len(x.shape) == 3 else (0, 1)
-        positions = as_positions(positions, ranks=ranks)
-        _check_fit(positions.shape, x.shape)
+        positions = as_positions(positions, ranks=(1, 2) if len(x.shape) == 3 else (0, 1))
+        positions = fit_steps(positions, x) if len(x.shape) == 3 else _fit_batch(positions, x)
         return x + self._encode(positions, x.shape[-1])
+
+    def compute_output_spec(self, x, positions=None):
+        # By a trace of `call`, so that inputs that do not fit are refused here.
+        return keras.Operation.compute_output_spec(self, x, positions=positions)
+
+    def compute_output_shape(self, x_shape, positions_shape=None):
+        return tuple(x_shape)
 
     def _first(self, steps, size, features):
         """The encoding `[T, D]` of 0, ..., T - 1; `steps` is T or None, `size` T or a tensor."""
         return self._encode(ops.arange(size, dtype="int32"), features)
 
-    def compute_output_shape(self, x_shape, positions_shape=None):
-        return x_shape
 
-
-def _check_fit(positions, x):
-    """Neither steps nor batch may be stretched."""
-    target = x[:-1]
-    for size, wanted in zip(reversed(positions), reversed(target), strict=False):
-        if None not in (size, wanted) and size != wanted:
-            raise ValueError(
-                f"`positions` must have shape {'[T] or [B, T]' if len(x) == 3 else '[B]'} for x "
-                f"of shape {tuple(x)}. Received shape {tuple(positions)}."
-            )
+def _fit_batch(positions, x):
+    """`positions` `[B]` or `[]` of one step `x` `[B, D]`."""
+    given = positions.shape[0] if len(positions.shape) else 1
+    if None not in (given, x.shape[0]) and given not in (1, x.shape[0]):
+        raise ValueError(
+            "`positions` must have shape [B] for one step, x of shape "
+            f"{tuple(x.shape)}. Received shape {tuple(positions.shape)}."
+        )
+    return positions
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -184,9 +187,9 @@ class LearnedEmbedding(PositionEmbedding):
 
 def _out_of_range(position, max_length):
     return (
-        f"`positions` must lie in 0 to max_length - 1 = {max_length - 1}. Received position "
-        f"{position}: a sequence of {position + 1} steps or more does not fit max_length = "
-        f"{max_length}."
+        f"`positions` must lie in 0 to {max_length - 1}: this layer has max_length = {max_length}. "
+        f"Received position {position}"
+        + (f", of a sequence of {position + 1} steps or more." if position > 0 else ".")
     )
 
 
@@ -197,9 +200,12 @@ def _check_range(positions, max_length):
     import tensorflow as tf
 
     if tf.is_symbolic_tensor(positions):
-        message = f"`positions` must lie in 0 to max_length - 1 = {max_length - 1}"
-        inside = tf.reduce_all((positions >= 0) & (positions < max_length))
-        with tf.control_dependencies([tf.debugging.Assert(inside, [message, positions])]):
+        smallest, largest = tf.reduce_min(positions), tf.reduce_max(positions)
+        message = f"`positions` must lie in 0 to {max_length - 1}: max_length = {max_length}."
+        told = [message, "Received smallest, largest:", smallest, largest]
+        inside = tf.logical_and(smallest >= 0, largest < max_length)
+        empty = tf.equal(tf.size(positions), 0)
+        with tf.control_dependencies([tf.debugging.Assert(inside | empty, told)]):
             return tf.identity(positions)
     array = positions.numpy()
     wrong = array[(array < 0) | (array >= max_length)]

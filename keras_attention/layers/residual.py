@@ -35,7 +35,9 @@ def normalization_layer(normalization, epsilon=1e-5, **kwargs):
             f"`normalization` must be one of {', '.join(map(repr, NORMALIZATIONS))}. "
             f"Received: {normalization!r}."
         )
-    return NORMALIZATIONS[normalization](epsilon=epsilon, **kwargs)
+    layer = NORMALIZATIONS[normalization](epsilon=epsilon, **kwargs)
+    layer.supports_masking = True  # which Keras' RMSNormalization does not say
+    return layer
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -1,5 +1,7 @@
 """Positions as a bias of the scores: ALiBi, and the relative bias of T5."""
 
+import functools
+
 import keras
 import numpy as np
 from keras import ops
@@ -103,23 +105,19 @@ def check_buckets(num_buckets, max_distance, bidirectional):
         )
 
 
+@functools.cache
 def _bucket_table(buckets, max_distance):
     """The bucket of each distance 0, ..., max_distance in one direction.
 
     ln(n / E) / ln(D / E) (M - E) >= j  is  n^(M - E) E^j >= D^j E^(M - E)  in whole numbers.
     """
-    exact, table = buckets // 2, []
-    more = buckets - exact
-    bucket = 0
-    for n in range(max_distance + 1):
-        if n <= exact:
-            bucket = n
-        else:
-            while bucket < buckets - 1:
-                j = bucket + 1 - exact
-                if n**more * exact**j < max_distance**j * exact**more:
-                    break
-                bucket += 1
+    exact, more = buckets // 2, buckets - buckets // 2
+    table = list(range(exact))
+    bucket = exact
+    for n in range(exact, max_distance + 1):
+        j = bucket + 1 - exact  # that of the next bucket
+        while bucket < buckets - 1 and n**more * exact**j >= max_distance**j * exact**more:
+            bucket, j = bucket + 1, j + 1
         table.append(bucket)
     return np.array(table, "int32")
 

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.checks import as_float, check_broadcast, check_flag
+from keras_attention.checks import as_float, check_flag
 from keras_attention.normalizers import upcast
 from keras_attention.positions.scaling import check_base, check_scaling, rotary_frequencies
-from keras_attention.positions.turns import as_positions, turns
+from keras_attention.positions.turns import as_positions, fit_steps, turns
 
 
 def rotate(x, positions, base=10_000.0, size=None, scaling=None, interleaved=False):
@@ -37,17 +37,17 @@ def rotate(x, positions, base=10_000.0, size=None, scaling=None, interleaved=Fal
         ValueError: if `size` is odd or larger than H, the positions are no integers or do not
             fit, `base` is not positive, or the scaling is unknown.
 
-    Example: a quarter of a turn
+    Example:
 
     >>> import numpy as np
-    >>> rotate(np.array([[1.0, 0.0]]), [1], scaling={"type": "linear", "factor": 2 / np.pi})
-    ...     # doctest: +ELLIPSIS
-    <tf.Tensor: shape=(1, 2), dtype=float64, numpy=array([[..., 1.0...
+    >>> rotate(np.array([[1.0, 0.0], [1.0, 0.0]]), [0, 1]).numpy().round(2)
+    array([[1.  , 0.  ],
+           [0.54, 0.84]])
     """
     x, positions = as_float(x), as_positions(positions)
     size = _check_size(x.shape, size)
     check_flag("interleaved", interleaved)
-    _check_positions(x.shape, positions.shape)
+    positions = fit_steps(positions, x)
     frequencies, factor = rotary_frequencies(size, base, scaling)
     exact = upcast(x)
     angles = turns(positions, frequencies, keras.backend.standardize_dtype(exact.dtype))
@@ -84,21 +84,6 @@ def _check_size(shape, size):
             f"features turn in pairs. Received {size} rotated features, head size {shape[-1]}."
         )
     return size
-
-
-def _check_positions(shape, positions):
-    target = (shape[-2],) if len(positions) == 1 else (shape[0], shape[-2])
-    if len(positions) == 2 and len(shape) < 3:
-        raise ValueError(
-            "`positions` must have shape [T] for x of shape [T, H]. Received shapes "
-            f"{tuple(positions)} and {tuple(shape)}."
-        )
-    check_broadcast("positions", positions, target)
-    if None not in (positions[-1], shape[-2]) and positions[-1] != shape[-2]:
-        raise ValueError(
-            f"`positions` must have one entry a step, T = {shape[-2]}. "
-            f"Received shape {tuple(positions)}."
-        )
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -148,6 +148,8 @@ def _yarn(
     if ramp == "rotations":
         kept = _ramp(original_length * frequencies / (2 * np.pi), low, high)
     else:
+        if base <= 1:
+            raise ValueError(f'`base` must be above 1 for "ramp": "index". Received: {base}.')
         # The (fractional) i whose frequency turns so often over the original length.
         most, least = (
             size * math.log(original_length / (number * 2 * math.pi)) / (2 * math.log(base))

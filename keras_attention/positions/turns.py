@@ -29,6 +29,34 @@ def as_positions(positions, name="positions", ranks=(1, 2)):
     return ops.cast(positions, "int32")
 
 
+def fit_steps(positions, x):
+    """`positions`, if they have one entry a step; where that is not known before the graph runs,
+    it is checked then.
+
+    Args:
+        positions: an int32 tensor `[T]`, `[B, T]` or `[1, T]`.
+        x: a tensor `[B, ..., T, D]`.
+
+    Returns:
+        The positions.
+
+    Raises:
+        ValueError: if a known size differs.
+    """
+    given, wanted = tuple(positions.shape), x.shape[-2]
+    batch = (given[0], x.shape[0]) if len(given) == 2 else (1, 1)
+    known = None not in (given[-1], wanted)
+    unlike = None not in batch and batch[0] not in (1, batch[1])
+    if len(given) >= len(x.shape) or unlike or (known and given[-1] != wanted):
+        raise ValueError(
+            f"`positions` must have shape [T] or [B, T], T = {wanted}, for x of shape "
+            f"{tuple(x.shape)}. Received shape {given}."
+        )
+    if known:
+        return positions
+    return ops.reshape(positions, (*ops.shape(positions)[:-1], ops.shape(x)[-2]))
+
+
 def turns(positions, frequencies, dtype):
     """The angle of each position and frequency, in full turns, without the whole ones.
 
