@@ -179,7 +179,10 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
         value_mask = masks.as_mask(value_mask, "value_mask")
         key_mask = masks.as_mask(key_mask, "key_mask")
         own = all(x is None for x in (value, key, memory))  # self-attention
-        if memory is None:
+        if cache is not None:
+            if not own or key_mask is not None or value_mask is not None:
+                raise ValueError("A `cache` is for self-attention: pass `query` alone with it.")
+        elif memory is None:
             if own:
                 value, value_mask = query, query_mask if value_mask is None else value_mask
                 key_positions = positions if key_positions is None else key_positions
@@ -193,10 +196,8 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
         positions = as_positions("positions", positions, steps.shape[0], steps.shape[-2])
         clean = False  # whether keys and values hold no NaN where they are masked
         if cache is not None:
-            if not own or key_mask is not None:
-                raise ValueError("A `cache` is for self-attention: pass `query` alone with it.")
             keys, values, memory_mask, places, cache = self._append(
-                cache, steps, self._mask_to_steps(value_mask), positions
+                cache, steps, row_mask, positions
             )
             memory, clean = (keys, values, memory_mask), True
         elif memory is None:

@@ -165,7 +165,7 @@ class Transformer(keras.Model):
         super().__init__([source_ids, target_ids], logits, **kwargs)
         self._arguments = config
         self.inference = Translator(
-            keras.Model(source_ids, [memory]),
+            keras.Model(source_ids, memory),
             decode,
             embed_target,
             to_logits,

@@ -67,7 +67,8 @@ class Translator:
             The projected memory, a tuple of tensors `[B, S, ...]`, and the decoder's state.
         """
         source_ids = _as_ids(source_ids)
-        memory, *state = self.encoder(source_ids, training=False)
+        # (A Keras model with one output returns it without the list.)
+        memory, *state = keras.tree.flatten(self.encoder(source_ids, training=False))
         memory = self.decoder.precompute(memory, ops.not_equal(source_ids, PAD))
         return memory, self.decoder.start_state(memory, state or None, max_length)
 
