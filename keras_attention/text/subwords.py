@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 import keras
+import numpy as np
 
 from keras_attention.text.inputs import as_strings, check_normalization
 from keras_attention.text.normalization import normalize
@@ -59,6 +60,8 @@ class SubwordTokenizer(Tokenizer):
             are 0, 1, 2 and 3, and which adds no space in front by itself. `fit` trains one.
         lowercase: whether texts are put in lower case.
         normalization: Unicode normal form of the tokens, "NFC", "NFD", "NFKC", "NFKD" or None.
+        limit: the number of ids V, if fewer than the model has: later ones count as unknown. See
+            `fit_pair`.
 
     Call arguments: `encode(texts [B])`, `decode(ids [B, L])`, `tokens_of(ids)`.
 
@@ -68,14 +71,17 @@ class SubwordTokenizer(Tokenizer):
     Masking: padding has id 0, as `Embedding(mask_zero=True)` and `padding_mask` expect.
 
     Raises:
-        ValueError: if the model is no base64 text.
+        ValueError: if the model is no base64 text, or `limit` leaves no id for a token.
         ImportError: on use, if `tensorflow_text` is not installed.
 
     Example: `SubwordTokenizer.fit(texts, vocabulary_size=8000).encode(texts, add_end=True)`
     """
 
-    def __init__(self, model, lowercase=False, normalization="NFC"):
+    def __init__(self, model, lowercase=False, normalization="NFC", limit=None):
         check_normalization(normalization)
+        if limit is not None and (isinstance(limit, bool) or int(limit) <= RESERVED):
+            raise ValueError(f"limit must be above {RESERVED}, or None. Got {limit!r}")
+        self.limit = limit
         try:
             self._model = base64.b64decode(model, validate=True)
         except (ValueError, TypeError) as error:
@@ -132,6 +138,36 @@ class SubwordTokenizer(Tokenizer):
         )
         return cls(base64.b64encode(model).decode("ascii"), lowercase, normalization)
 
+    @classmethod
+    def fit_pair(cls, sources, targets, vocabulary_size=8000, **options):
+        """Two tokenizers that share one model, for embeddings that both sides share.
+
+        Tokens that occur in the targets have the first ids: the target's tokenizer has these alone,
+        so that a model makes no logits for what only sources hold.
+
+        Args:
+            sources, targets: lists of str.
+            vocabulary_size: number of ids of the source's tokenizer.
+            **options: as of `fit`.
+
+        Returns:
+            `(source, target)`: equal tokens have equal ids.
+
+        Raises:
+            ValueError: as `fit`.
+            ImportError: as `fit`.
+        """
+        sources, targets = list(check_texts(sources)), list(check_texts(targets))
+        joint = cls.fit([*sources, *targets], vocabulary_size, **options)
+        used = np.zeros(joint.size, "int64")
+        for some in batches(targets, TEXTS_AT_ONCE):
+            used += np.bincount(np.ravel(joint.encode(some)), minlength=joint.size)
+        used[:RESERVED] = 1
+        model = _reorder(joint._model, np.argsort(used == 0, kind="stable"))
+        text = base64.b64encode(model).decode("ascii")
+        common = (text, joint.lowercase, joint.normalization)
+        return cls(*common), cls(*common, limit=int((used > 0).sum()))
+
     @property
     def tokens(self):
         import tensorflow as tf
@@ -141,7 +177,7 @@ class SubwordTokenizer(Tokenizer):
                 pieces = self._functions().pieces()[RESERVED:].numpy()
             symbols = str.maketrans({new: old for old, new in STAND_INS.items()})
             learned = (piece.decode("utf-8").translate(symbols) for piece in pieces)
-            self._tokens = [*SPECIAL_TOKENS, *learned]
+            self._tokens = [*SPECIAL_TOKENS, *learned][: self.limit]
         return list(self._tokens)
 
     def get_config(self):
@@ -149,6 +185,7 @@ class SubwordTokenizer(Tokenizer):
             "model": self.model,
             "lowercase": self.lowercase,
             "normalization": self.normalization,
+            "limit": self.limit,
         }
 
     def __getstate__(self):
@@ -161,7 +198,8 @@ class SubwordTokenizer(Tokenizer):
 
     def _split_to_ids(self, strings):
         text = _mark_start(_escape(strings, self.lowercase, self.normalization))
-        return self._functions().tokenize(text)
+        ids = self._functions().tokenize(text)
+        return ids if self.limit is None else ids.with_flat_values(self._known(ids.flat_values))
 
     def _join(self, ids):
         import tensorflow as tf
@@ -275,6 +313,19 @@ def _train(texts, **options):
         problem = _explain(str(error), options["vocab_size"])
         raise ValueError(f"vocabulary_size must be {problem}") from error
     return model.getvalue()
+
+
+def _reorder(model, order):
+    """The model with its pieces in another order. (Scores, not ids, decide how a text is split.)"""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    pieces = [sentencepiece_model_pb2.ModelProto.SentencePiece() for _ in order]
+    for piece, old in zip(pieces, order, strict=True):
+        piece.CopyFrom(proto.pieces[old])
+    del proto.pieces[:]
+    proto.pieces.extend(pieces)
+    return proto.SerializeToString()
 
 
 def _explain(message, size):
