@@ -121,6 +121,28 @@ def test_gradient_counts_how_often_a_position_came(run, positions):
     assert np.array_equal(run(gradient, x), np.repeat(counts[:, None], D, 1))
 
 
+@pytest.mark.parametrize("optimizer", [
+    lambda: keras.optimizers.Adam(0.01),
+    lambda: keras.optimizers.SGD(1.0, global_clipnorm=1e-3),
+], ids=["adam", "clipped"])  # fmt: skip
+def test_optimizers_see_the_sum_of_the_gradients(optimizer, rng):
+    """Given positions train as those that are counted, though each comes once a sample."""
+    x, target = rng.normal(size=(4, T, D)), np.ones((4, T, 1))
+    weights = []
+    for positions in (None, np.tile(np.arange(T), (4, 1))):
+        layer, dense = (
+            LearnedEmbedding(L, "zeros"),
+            keras.layers.Dense(1, kernel_initializer="ones"),
+        )
+        inputs = keras.Input((T, D))
+        model = keras.Model(inputs, dense(layer(inputs, positions=positions)))
+        model.compile(optimizer(), "mse")
+        model.fit(x, target, epochs=2, verbose=0)
+        weights.append(layer.get_weights()[0])
+    np.testing.assert_allclose(weights[0], weights[1], rtol=1e-4)
+    assert (np.abs(weights[0][:T]) > 0).all()
+
+
 def test_config(make):
     layer = make(name="positions")
     config = layer.get_config()

@@ -173,7 +173,10 @@ class LearnedEmbedding(PositionEmbedding):
     def _encode(self, positions, features):
         positions = _check_range(positions, self.max_length)
         inside = ops.clip(positions, 0, self.max_length - 1)
-        encoding = ops.take(ops.convert_to_tensor(self.weight), inside, axis=0)
+        # Reshaped, if to its own shape, the weight gets one gradient instead of one an entry of
+        # `positions`: clipping by norm and Adam need the sum.
+        weight = ops.reshape(self.weight, (self.max_length, features))
+        encoding = ops.take(weight, inside, axis=0)
         nan = ops.convert_to_tensor(np.array(np.nan), encoding.dtype)
         return ops.where(ops.equal(inside, positions)[..., None], encoding, nan)
 

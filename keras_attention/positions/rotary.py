@@ -50,28 +50,32 @@ def rotate(x, positions, base=10_000.0, size=None, scaling=None, interleaved=Fal
     positions = fit_steps(positions, x)
     frequencies, factor = rotary_frequencies(size, base, scaling)
     exact = upcast(x)
-    angles = turns(positions, frequencies, keras.backend.standardize_dtype(exact.dtype))
+    dtype = keras.backend.standardize_dtype(exact.dtype)
+    angles = turns(positions, _both_ways(frequencies, interleaved), dtype)
     while len(positions.shape) == 2 and len(angles.shape) < len(x.shape):
         angles = ops.expand_dims(angles, 1)
-    angles = angles * ops.convert_to_tensor(np.array(2 * np.pi), angles.dtype)
-    factor = ops.convert_to_tensor(np.array(factor), angles.dtype)
-    turned = _turn(
-        exact[..., :size], ops.cos(angles) * factor, ops.sin(angles) * factor, interleaved
-    )
+    angles = angles * ops.convert_to_tensor(np.array(2 * np.pi), dtype)
+    factor = ops.convert_to_tensor(np.array(factor), dtype)
+    whole = size == x.shape[-1]
+    part = exact if whole else exact[..., :size]
+    turned = part * (ops.cos(angles) * factor)
+    turned = turned + _partners(part, interleaved) * (ops.sin(angles) * factor)
     turned = ops.cast(turned, x.dtype)
-    return turned if size == x.shape[-1] else ops.concatenate([turned, x[..., size:]], axis=-1)
+    return turned if whole else ops.concatenate([turned, x[..., size:]], axis=-1)
 
 
-def _turn(x, cos, sin, interleaved):
-    half = x.shape[-1] // 2
-    if interleaved:
-        a, b = x[..., 0::2], x[..., 1::2]
-    else:
-        a, b = x[..., :half], x[..., half:]
-    pairs = [a * cos - b * sin, b * cos + a * sin]
-    if interleaved:
-        return ops.reshape(ops.stack(pairs, axis=-1), ops.shape(x))
-    return ops.concatenate(pairs, axis=-1)
+def _both_ways(frequencies, interleaved):
+    """A frequency for each feature, negative for the a_i: sin(-angle) is -sin(angle)."""
+    pairs = [-frequencies, frequencies]
+    return np.stack(pairs, axis=-1).ravel() if interleaved else np.concatenate(pairs)
+
+
+def _partners(x, interleaved):
+    """For each feature the other one of its pair. (Rolling has a quicker gradient than slices.)"""
+    if not interleaved:
+        return ops.roll(x, x.shape[-1] // 2, axis=-1)
+    first = np.arange(x.shape[-1]) % 2 == 0
+    return ops.where(first, ops.roll(x, -1, axis=-1), ops.roll(x, 1, axis=-1))
 
 
 def _check_size(shape, size):
