@@ -220,10 +220,10 @@ def _plain(value):
     return str(value) if isinstance(value, Path) else value
 
 
-def check_output(folder):
+def check_output(folder, written=WRITTEN):
     """Raises where the results would mix with files that this script did not write."""
     check_folder(folder)
-    others = sorted(path.name for path in folder.iterdir() if path.name not in WRITTEN)
+    others = sorted(path.name for path in folder.iterdir() if path.name not in written)
     if others:
         raise OutputError(f"--output {folder}: expected a new folder, it holds {others[0]}")
 

@@ -41,10 +41,10 @@ def parse_options(arguments=None, description=None):
         description=description,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    _add_data(parser.add_argument_group("data"))
+    add_data(parser.add_argument_group("data"))
     _add_model(parser.add_argument_group("model"))
     _add_training(parser.add_argument_group("training"))
-    _add_use(parser.add_argument_group("search and output"))
+    add_use(parser.add_argument_group("search and output"))
     options = parser.parse_args(arguments)
     if (options.text is None) != (options.model is None):
         parser.error("--text and --model go together: what to translate, and with what")
@@ -56,7 +56,7 @@ def parse_options(arguments=None, description=None):
     return options
 
 
-def _add_data(group):
+def add_data(group):
     add = group.add_argument
     data = group.add_mutually_exclusive_group().add_argument
     data(
@@ -117,7 +117,7 @@ def _add_training(group):
     add("--seed", type=int, default=1, help="of all random numbers (default: 1)")
 
 
-def _add_use(group):
+def add_use(group, output=Path("build/translate")):
     add = group.add_argument
     add("--beam-width", type=positive, default=5, help="(default: %(default)s)")
     add(
@@ -129,7 +129,7 @@ def _add_use(group):
     add(
         "--output",
         type=Path,
-        default=Path("build/translate"),
+        default=output,
         metavar="DIR",
         help="folder for model.keras, alignment.png and results.json (default: %(default)s)",
     )

@@ -2,6 +2,7 @@
 
 Every attention here is score -> mask -> normalise -> weighted sum. The package by concept:
 
+    positions      where steps stand: sinusoidal, rotary, ALiBi, relative bias
     masks          boolean masks, True = may attend: made and merged here and nowhere else
     scores         query [..., T, Dq], key [..., S, Dk] -> scores [..., T, S]
     normalizers    scores and mask -> attention weights: softmax, sparsemax, 1.5-entmax
@@ -9,13 +10,17 @@ Every attention here is score -> mask -> normalise -> weighted sum. The package 
     attend         the four steps in one function
     checks         errors that name the argument
     products       matrix products that TensorFlow computes right
-    layers         Keras layers on top: Bahdanau, Luong, scaled dot-product, multi-head
-    decoders       recurrent decoders that attend to a memory
+    cache          keys and values of earlier steps, as plain values
+    layers         Keras layers on top: Bahdanau, Luong, scaled dot-product, multi-head, the
+                   blocks of the transformer
+    decoders       decoders that attend to a memory: recurrent ones and the transformer's
     loops          loops over time steps, in eager mode, graph and XLA
     search         output sequences from a step function, in the graph: greedy, beam, sampling
     text           text -> ids -> text, in the graph
-    models         whole models: seq2seq
+    models         whole models: seq2seq, transformer, causal language model, classifier
     losses         masked cross-entropy, coverage, guided alignment
+    schedules      learning rates that warm up
+    averaging      the mean of the weights of the last epochs
     callbacks      what happens after each epoch: pictures of alignments, translations
     visualize      pictures of alignments; fonts that have the letters
     measures       numbers about alignments; links between words and their error rate
@@ -26,19 +31,27 @@ Importing the package registers its classes, so that `keras.saving.load_model` f
 __version__ = "0.1.0"
 
 from keras_attention.attend import attend
+from keras_attention.averaging import AverageCheckpoints, average_weights
 from keras_attention.callbacks import AttentionCallback, TranslationMetric
 from keras_attention.decoders.bahdanau import BahdanauDecoder
 from keras_attention.decoders.bridge import Bridge
 from keras_attention.decoders.luong import LuongDecoder
 from keras_attention.decoders.scheduled_sampling import InverseSigmoid, ScheduledSampling
+from keras_attention.decoders.transformer import TransformerDecoder
 from keras_attention.layers.bahdanau import BahdanauAttention
+from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.history import Coverage, LocationFeatures
 from keras_attention.layers.luong import LuongAttention
 from keras_attention.layers.monotonic import MonotonicAlignment
 from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.layers.no_attention import NoAttention
 from keras_attention.layers.outputs import attention_model, attention_scores_model
+from keras_attention.layers.pooling import MaskedPooling
+from keras_attention.layers.position_embedding import LearnedEmbedding, SinusoidalEmbedding
 from keras_attention.layers.scaled_dot_product import ScaledDotProductAttention
+from keras_attention.layers.sink import SinkSoftmax
+from keras_attention.layers.token_embedding import TokenEmbedding
+from keras_attention.layers.transformer import TransformerDecoderBlock, TransformerEncoderBlock
 from keras_attention.links import alignment_error_rate, alignment_links, read_links
 from keras_attention.losses import (
     CoverageLoss,
@@ -50,6 +63,7 @@ from keras_attention.masks import (
     causal_mask,
     combine_masks,
     padding_mask,
+    prefix_mask,
     segment_mask,
     window_mask,
 )
@@ -59,8 +73,15 @@ from keras_attention.measures import (
     alignment_monotonicity,
 )
 from keras_attention.models.batches import text_batches
+from keras_attention.models.classifier import TextClassifier, text_classifier
+from keras_attention.models.epochs import EpochCounter
+from keras_attention.models.language_batches import language_batches
+from keras_attention.models.language_model import CausalLM, causal_lm
 from keras_attention.models.seq2seq import Seq2Seq, seq2seq
+from keras_attention.models.transformer import Transformer, transformer
 from keras_attention.normalizers import Softmax, entmax15, masked_softmax, sparsemax
+from keras_attention.positions import ALiBi, RelativeBias, RotaryPosition
+from keras_attention.schedules import InverseSquareRoot, WarmupCosine
 from keras_attention.scores import (
     additive_score,
     concat_score,
@@ -68,6 +89,7 @@ from keras_attention.scores import (
     general_score,
     location_score,
     scaled_dot_score,
+    soft_cap,
 )
 from keras_attention.search import (
     BeamResult,
@@ -142,4 +164,30 @@ __all__ = [
     "WordTokenizer",
     "alignment_text",
     "plot_alignment",
+    "AverageCheckpoints",
+    "average_weights",
+    "TransformerDecoder",
+    "FeedForward",
+    "MaskedPooling",
+    "LearnedEmbedding",
+    "SinusoidalEmbedding",
+    "SinkSoftmax",
+    "TokenEmbedding",
+    "TransformerDecoderBlock",
+    "TransformerEncoderBlock",
+    "TextClassifier",
+    "text_classifier",
+    "language_batches",
+    "CausalLM",
+    "causal_lm",
+    "EpochCounter",
+    "Transformer",
+    "transformer",
+    "ALiBi",
+    "RelativeBias",
+    "RotaryPosition",
+    "InverseSquareRoot",
+    "WarmupCosine",
+    "prefix_mask",
+    "soft_cap",
 ]

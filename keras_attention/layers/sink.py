@@ -30,6 +30,9 @@ class SinkSoftmax(keras.layers.Layer):
         As of `masked_softmax`: masked entries get 0. A row with no other has all its weight in the
         sink.
 
+    Raises:
+        ValueError: if the scores have no axis of heads.
+
     Example: a sink of 0 is like one more key with score 0
 
     >>> import numpy as np

@@ -139,6 +139,8 @@ class ALiBi:
     [Press et al., 2022](https://arxiv.org/abs/2108.12409); with a causal mask as in the paper,
     and symmetric without one. Nothing is learned; slopes see `alibi_slopes`.
 
+    Args: none.
+
     Call arguments:
         bias(query_positions, key_positions, num_heads): integers `[T]` or `[B, T]`, `[S]` or
             `[B, S]`, and N.
