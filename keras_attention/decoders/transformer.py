@@ -190,6 +190,9 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
         if return_attention_scores and self.attention is None:
             raise ValueError("`return_attention_scores`: there is no attention to a memory.")
         inputs = ops.copy(ops.convert_to_tensor(inputs))  # without a Keras mask
+        sizes = inputs.shape[0], state[0]["next"].shape[0]
+        if None not in sizes and sizes[0] != sizes[1]:
+            raise ValueError(f"`state` is of {sizes[1]} samples, `inputs` of {sizes[0]}.")
         mask = masks.as_mask(mask, "mask")
         x = self._embed(inputs, _next_positions(state[0], inputs, mask), training=False)
         new_state, weights = [], []
