@@ -1,6 +1,27 @@
-"""Grouped heads: several query heads that share one key and value head."""
+"""Heads: the projections to and from them, and groups that share one key and value head."""
 
 from keras import ops
+
+
+def project(dense, x, features=1):
+    """Applies a dense layer that takes `[A, D...]` to steps `[B, ..., T, D...]`.
+
+    One plain matrix product. As one for each sample, which is what an einsum over all axes comes
+    down to, the gradient of the kernel would be B matrices that are added up.
+
+    Args:
+        dense: the layer.
+        x: `[B, ..., T, D...]`.
+        features: the number of axes D... of features.
+
+    Returns:
+        What the layer gives, with the axes `[B, ..., T]` in front.
+    """
+    leading = len(x.shape) - features
+    if leading == 2 and x.shape[1] == 1:  # one step of a loop: no shapes to be found out
+        return dense(x[:, 0])[:, None]
+    rows = dense(ops.reshape(x, (-1, *x.shape[leading:])))
+    return ops.reshape(rows, (*ops.shape(x)[:leading], *rows.shape[1:]))
 
 
 def split_groups(x, groups):

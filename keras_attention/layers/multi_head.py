@@ -192,36 +192,21 @@ class MultiHeadAttention(HeadCache, AttentionAxes, AttentionLayer):
             self.position.build(query_heads)
         features = self._output_features(query_shape, value_shape)
         inner = "xyz"[: len(features)]
-        batch = "abcdefgh"[: len(query_shape) - 1]
         self.output_dense = self._einsum_dense(
-            3,
-            "attention_output",
-            f"{batch}nv,nv{inner}->{batch}{inner}",
-            (*query_shape[1:-1], *features),
-            inner,
+            3, "attention_output", f"anv,nv{inner}->a{inner}", features, inner
         )
-        self.output_dense.build((*query_shape[:-1], query_heads, self._value_dim))
+        self.output_dense.build((None, query_heads, self._value_dim))
 
     def _to_heads(self, index, name, shape, count, size, **kwargs):
-        """A projection `[B, ..., D]` -> `[B, ..., count, size]`."""
-        batch = "abcdefgh"[: len(shape) - 1]
-        dense = self._einsum_dense(
-            index,
-            name,
-            f"{batch}i,inv->{batch}nv",
-            (*shape[1:-1], count, size),
-            "nv",
-            **kwargs,
-        )
-        dense.build(shape)
+        """A projection `[A, D]` -> `[A, count, size]`, see `heads.project`."""
+        dense = self._einsum_dense(index, name, "ai,inv->anv", (count, size), "nv", **kwargs)
+        dense.build((None, shape[-1]))
         return dense
 
     def _einsum_dense(self, index, name, equation, output_shape, bias_axes, **kwargs):
         return keras.layers.EinsumDense(
             equation,
-            # Sizes of steps vary from call to call.
-            output_shape=(*(None,) * (len(output_shape) - len(bias_axes)),)
-            + tuple(output_shape[-len(bias_axes) :]),
+            output_shape=tuple(output_shape),
             bias_axes=bias_axes if self._use_bias else None,
             activity_regularizer=self._activity_regularizer,
             name=name,
@@ -231,16 +216,16 @@ class MultiHeadAttention(HeadCache, AttentionAxes, AttentionLayer):
         )
 
     def _project_query(self, query):
-        queries = self.query_dense(query)
+        queries = heads.project(self.query_dense, query)
         queries = queries if self.query_norm is None else self.query_norm(queries)
         return self._group_heads(ops.swapaxes(queries, -2, -3))
 
     def _project_key(self, key):
-        keys = self.key_dense(key)
+        keys = heads.project(self.key_dense, key)
         return self._key_value_heads(keys if self.key_norm is None else self.key_norm(keys))
 
     def _project_value(self, value):
-        return self._key_value_heads(self.value_dense(value))
+        return self._key_value_heads(heads.project(self.value_dense, value))
 
     def _key_value_heads(self, projected):
         projected = ops.swapaxes(projected, -2, -3)
@@ -283,8 +268,8 @@ class MultiHeadAttention(HeadCache, AttentionAxes, AttentionLayer):
     def _finish(self, context, query, mask, key_size):
         context = ops.swapaxes(self._ungroup(context), -2, -3)
         if self._use_gate:
-            context = context * self._gate_dense(query)
-        output = self.output_dense(context)
+            context = context * heads.project(self._gate_dense, query)
+        output = heads.project(self.output_dense, context, features=2)
         if mask is None:
             if isinstance(key_size, int) and key_size:
                 return output
