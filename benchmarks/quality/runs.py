@@ -25,6 +25,9 @@ RUNS = {
     "multi30k-dot": MULTI30K,
     "multi30k-dot-feeding": [*MULTI30K, "--input-feeding"],
     "multi30k-none": [*MULTI30K, "--attention", "none"],
+    "multi30k-transformer": [
+        "translate_transformer.py", "--epochs", "15", "--dtype", "mixed_bfloat16",
+    ],
     **{
         f"reverse-{attention}-{seed}": [
             "reverse.py", "--attention", attention, "--train-length", "30", "--test-length", "60",
@@ -41,7 +44,7 @@ def run(name, data, folder):
     script, *arguments = RUNS[name]
     with tempfile.TemporaryDirectory() as output:
         command = [sys.executable, ROOT / "examples" / script, *arguments, "--output", output]
-        if script == "translate.py" and data:
+        if script.startswith("translate") and data:
             command += ["--data", data]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.run(command, env=environment)
