@@ -77,7 +77,7 @@ def translation(results):
     for name, result in sorted(results.items()):
         rows.append(
             [
-                name.removeprefix("multi30k-").replace("-", " + input "),
+                _model_name(name),
                 f"{result['parameters']:,}",
                 result["bleu"]["greedy"],
                 result["bleu"].get("beam", MISSING),
@@ -85,22 +85,26 @@ def translation(results):
                 len(result["history"]["val_loss"]),
             ]
         )
-    head = ["attention", "parameters", "BLEU greedy", "BLEU, beam of 5", "minutes", "epochs"]
+    head = ["model", "parameters", "BLEU greedy", "BLEU, beam of 5", "minutes", "epochs"]
     return table(head, rows)
 
 
 def by_length(results):
-    """BLEU by length of the source."""
-    groups = list(next(iter(results.values()))["bleu_by_length"]["greedy"])
-    rows = []
-    for name, result in sorted(results.items()):
-        cells = [_bleu(result["bleu_by_length"]["greedy"].get(group)) for group in groups]
-        rows.append([name.removeprefix("multi30k-").replace("-", " + input "), *cells])
-    return table(["attention", *groups], rows)
+    """BLEU by length of the source: a row a model, a column a range of lengths."""
+    tables = {
+        name: {f"{x['from']} to {x['to']}": x["bleu"] for x in result["bleu_by_length"]["greedy"]}
+        for name, result in sorted(results.items())
+    }
+    groups = list(next(iter(tables.values())))
+    rows = [
+        [_model_name(name), *(cells.get(group, MISSING) for group in groups)]
+        for name, cells in tables.items()
+    ]
+    return table(["model", *groups], rows)
 
 
-def _bleu(entry):
-    return entry["bleu"] if isinstance(entry, dict) else (MISSING if entry is None else entry)
+def _model_name(run):
+    return run.removeprefix("multi30k-").replace("-", " + input ")
 
 
 def plain_keras(results):
