@@ -151,6 +151,7 @@ def test_gradients(rng, kind, norm_first):
     weight = rng.normal(size=(B, 3, D)) * masks["mask"][..., None]
     for number in range(len(inputs)):
 
+        @tf.function(autograph=False)
         def loss(x, number=number):
             arguments = [*inputs[:number], x, *inputs[number + 1 :]]
             return keras.ops.sum(block(*arguments, **masks) * weight)
@@ -488,8 +489,7 @@ def test_unknown_batch_and_time_and_an_empty_batch(rng, kind, mode):
     assert empty[1].shape == (0, N, T, T)
 
 
-@both_kinds
-@pytest.mark.parametrize("jit", [True, False])
+@pytest.mark.parametrize(("kind", "jit"), zip(KINDS, (False, True), strict=True))
 def test_it_learns(rng, kind, jit):
     inputs = [keras.Input((None, x.shape[-1])) for x in draw(rng, kind)]
     block = make(kind, built=False, dropout=0.1, attention_dropout=0.1)

@@ -297,7 +297,8 @@ def test_searches_with_the_cache_find_what_those_without_find(rng, case, search)
         state = decoder.start_state(projected, max_length=length)
         return function(step, state, memory=projected, **options)
 
-    found = tf.function(fast)()
+    in_graph = case.startswith("window")
+    found = tf.function(fast, autograph=False)() if in_graph else fast()
     state = [np.zeros((B, length), "int32"), np.zeros((B,), "int32")]
     expected = function(slow_step, state, memory=(memory, MEMORY_MASK), **options)
     assert np.array_equal(found.ids, expected.ids)
@@ -369,7 +370,8 @@ def test_in_a_functional_model(rng, tmp_path):
     copied.set_weights(model.get_weights())
     for other in (loaded, copied, copy.deepcopy(model)):
         np.testing.assert_allclose(other(ids), expected, rtol=1e-6, atol=1e-6)
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
     losses = model.fit(ids, ids[1], epochs=15, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
 
