@@ -35,18 +35,21 @@ def table(head, rows):
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def score_functions(runs):
-    """The table of score functions: a row a variant, greedy and beam for each language."""
+def score_functions(runs, old):
+    """The table of score functions: a row a variant, greedy and beam for each language.
+
+    Where there is no run yet, those of version 0.1.0 stand, marked with a dagger.
+    """
     from score_functions import VARIANTS
 
     rows = []
     for variant in VARIANTS:
         cells = []
         for language in LANGUAGES:
-            mine = [
-                x for x in runs.values() if (x["language"], x["variant"]) == (language, variant)
-            ]
-            cells += [spread(x[key] for x in mine) for key in ("word_error", "beam_word_error")]
+            mine, earlier = (_runs_of(x, language, variant) for x in (runs, old))
+            cells.append(spread(x["word_error"] for x in mine or earlier))
+            cells[-1] += " †" * (not mine and bool(earlier))
+            cells.append(spread(x["beam_word_error"] for x in mine))
         rows.append([variant.replace("+", " + input "), *cells])
     head = ["attention"]
     for name in LANGUAGES.values():
@@ -54,6 +57,11 @@ def score_functions(runs):
     published = [f"{base:.2f} / {best:.2f}" for base, best in PUBLISHED.values()]
     rows.append(["published: baseline / best", *(c for x in published for c in (x, ""))])
     return table(head, rows)
+
+
+def _runs_of(runs, language, variant):
+    """The runs whose key, "language variant seed", begins so."""
+    return [x for key, x in runs.items() if key.rpartition(" ")[0] == f"{language} {variant}"]
 
 
 def pronunciation(result):
@@ -154,18 +162,20 @@ def draw(results, path):
 
 def sections(found, folder):
     """The parts of the page for which there are results."""
-    if "score_functions" in found:
-        runs = found["score_functions"]
+    old = found.get("version_0_1_0", {})
+    if runs := found.get("score_functions", {}) or old:
         recipe = next(iter(runs.values()))["recipe"]
+        runs = found.get("score_functions", {})
         settings = ", ".join(f"{name.replace('_', ' ')} {x}" for name, x in recipe.items())
         yield f"""## Score functions
 
 Word error rates in percent on the 450 test words of SIGMORPHON 2020, task 1 (one word is 0.22
-points), mean and standard deviation of three seeds: greedy search and a beam of 5. The epoch with
-the fewest errors on the dev words was tested. Hangul was split into jamo. The model has a
-bidirectional GRU as encoder and a GRU as decoder; only the attention differs.
+points), mean and standard deviation of three seeds, or of the number of runs in brackets: greedy
+search and a beam of 5. The epoch with the fewest errors on the dev words was tested. Hangul was
+split into jamo. The model has a bidirectional GRU as encoder and a GRU as decoder; only the
+attention differs. †: trained with version 0.1.0, whose equations are the same.
 
-{score_functions(runs)}
+{score_functions(runs, old)}
 
 Published: Gorman et al. 2020, "The SIGMORPHON 2020 shared task on multilingual grapheme-to-phoneme
 conversion", table 2: the BiLSTM encoder with Luong attention, and the best system (Korean baseline:

@@ -24,6 +24,7 @@ def text_batches(
     max_length=None,
     tokens_per_batch=None,
     epoch=None,
+    length_multiple=None,
 ):
     """Batches of pairs of like lengths, so that little of them is padding.
 
@@ -39,6 +40,9 @@ def text_batches(
             takes as many pairs as keep B * max(S, T) within it.
         epoch: an `EpochCounter`, which lets a training be taken up again after a kill; by default
             the first iteration over the batches is epoch 0, the next one epoch 1 and so on.
+        length_multiple: m: both sides of a batch are padded to one length, a multiple of m. So
+            batches come in few shapes: XLA, and TensorFlow's kernels on CPUs, make code for each
+            shape, which can cost more than a little padding. None pads no more than needed.
 
     Returns:
         A `tf.data.Dataset` of `((source, target), labels)`, int32 and padded with 0: sources
@@ -67,13 +71,16 @@ def text_batches(
 
     if batch_size is not None:
         check_positive("batch_size", batch_size)
+    if length_multiple is not None:
+        check_positive("length_multiple", length_multiple)
     pairs = _pairs(sources, targets, source_tokenizer, target_tokenizer, max_length)
     lengths = np.array([(len(target) - 1, len(source)) for source, target in pairs])
     if tokens_per_batch is None:
         size = BATCH_SIZE if batch_size is None else batch_size
         count, order = -(-len(pairs) // size), partial(_equal_sizes, lengths, size)
     else:
-        longest = _check_longest(lengths.max(axis=1), tokens_per_batch)
+        longest = _rounded(lengths.max(axis=1), length_multiple)
+        longest = _check_longest(longest, tokens_per_batch)
         ends = _ends_within(np.sort(longest), tokens_per_batch, batch_size)
         count, order = len(ends), partial(_equal_lengths, longest, ends)
 
@@ -81,7 +88,8 @@ def text_batches(
         for rows in order(random):
             source, target = ([pairs[row][side] for row in rows] for side in (0, 1))
             inputs, labels = [x[:-1] for x in target], [x[1:] for x in target]
-            yield (_padded(source), _padded(inputs)), _padded(labels)
+            width = length_multiple and _rounded(lengths[rows].max(), length_multiple)
+            yield (_padded(source, width), _padded(inputs, width)), _padded(labels, width)
 
     spec = tf.TensorSpec([None, None], "int32")
     return epoch_dataset(batches, ((spec, spec), spec), count, shuffle, seed, epoch)
@@ -172,8 +180,13 @@ def _ends_within(lengths, tokens_per_batch, batch_size=None):
     return [*ends, len(lengths)]
 
 
-def _padded(rows):
-    array = np.zeros((len(rows), max(map(len, rows))), "int32")
+def _rounded(lengths, multiple):
+    """Lengths, or the next multiples of `multiple`."""
+    return lengths if multiple is None else -(-lengths // multiple) * multiple
+
+
+def _padded(rows, width=None):
+    array = np.zeros((len(rows), width or max(map(len, rows))), "int32")
     for row, target in zip(rows, array, strict=True):
         target[: len(row)] = row
     return array
