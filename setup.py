@@ -18,7 +18,7 @@ def read_version():
 
 TEXT = ["sentencepiece", "tensorflow-text>=2.21,<2.22"]  # for SubwordTokenizer
 EXAMPLES = ["matplotlib", "sacrebleu", "babel", *TEXT]
-TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", *EXAMPLES]
+TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", "tensorboard", *EXAMPLES]
 
 setup(
     name="keras-attention-layers",

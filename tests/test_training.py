@@ -117,7 +117,6 @@ def test_a_training_that_stops_early(tmp_path):
 
 
 def test_tensorboard_shows_losses_and_rates(tmp_path):
-    pytest.importorskip("tensorboard", reason="the callback needs the package tensorboard")
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.Adam(InverseSquareRoot(0.1, 5)), "mse", run_eagerly=True)
     data, board = np.ones((6, 1)), keras.callbacks.TensorBoard(tmp_path)
