@@ -76,7 +76,15 @@ TRANSFORMER_FULL = replace(
     TRANSFORMER_LARGE, epochs=15, embedding=256, units=256, feedforward=1024, dropout=0.2
 )
 TRANSFORMER_SMOKE = replace(
-    TRANSFORMER_SMALL, epochs=1, embedding=16, units=16, layers=1, feedforward=32, dropout=0.1
+    TRANSFORMER_SMALL,
+    epochs=1,
+    embedding=16,
+    units=16,
+    layers=1,
+    feedforward=32,
+    dropout=0.1,
+    label_smoothing=0.0,
+    learning_rate=1e-2,
 )
 SMALL_WORDS = 10_000
 BUNDLED_WORDS = 60_000  # of CMUdict's training words: with LARGE they fit into ten minutes

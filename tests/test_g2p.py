@@ -258,7 +258,7 @@ def test_build_cmudict(tmp_path, capsys):
 LEXICON = {"ab": [("A", "B")], "abba": [("A", "B", "A")], "b": [("B",)]}
 TINY = dataclasses.replace(g2p_recipe.SMOKE, embedding=5, units=6, dropout=0.0)
 TINY_TRANSFORMER = dataclasses.replace(
-    g2p_recipe.TRANSFORMER_SMOKE, units=8, dropout=0.0, attention_dropout=0.0, label_smoothing=0.0
+    g2p_recipe.TRANSFORMER_SMOKE, units=8, dropout=0.0, attention_dropout=0.0
 )
 
 
