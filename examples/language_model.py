@@ -25,14 +25,14 @@ from keras_attention import ByteTokenizer, CharacterTokenizer, causal_lm
 from keras_attention.text import PAD, START, UNKNOWN, DataError
 
 DEFAULTS = {"units": 128, "feedforward": 512, "layers": 4, "length": 128, "batch_size": 32}
-DEFAULTS |= {"epochs": 10, "limit": None, "characters": 400}
+DEFAULTS |= {"epochs": 15, "limit": None, "characters": 400}
 SMOKE = {"units": 32, "feedforward": 64, "layers": 2, "length": 32, "batch_size": 32}
 SMOKE |= {"epochs": 2, "limit": 20_000, "characters": 60}
 PROMPT = 32  # characters of the held-out text that are continued if no prompt is given
 WRITTEN = {"model.keras", "results.json"}
 EXAMPLES = """\
 examples:
-  language_model.py                     Python's documentation, 10 epochs
+  language_model.py                     Python's documentation, 15 epochs
   language_model.py --data input.txt.gz --time-limit 15 --plain
                                         another text, 15 minutes, and 15 minutes more for a
                                         model of keras.layers
@@ -117,7 +117,6 @@ def add_training(add):
     add("--learning-rate", type=above_zero, default=2e-3, help="the peak (default: %(default)s)")
     add("--warmup", type=positive, default=200, help="steps up to the peak (default: %(default)s)")
     add("--dtype", default="float32", help="dtype policy, e.g. mixed_bfloat16 (default: float32)")
-    add("--jit-compile", action="store_true", help="compile the training with XLA")
     add("--seed", type=int, default=1, help="of all random numbers (default: %(default)s)")
 
 

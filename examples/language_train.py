@@ -38,9 +38,10 @@ def make_batches(ids, options, shuffle=True):
     return language_batches(ids, options.length, options.batch_size, shuffle, options.seed)
 
 
-def compile_model(model, rate, options):
+def compile_model(model, rate):
     optimizer = keras.optimizers.Adam(rate, beta_2=0.99, global_clipnorm=1.0)
-    model.compile(optimizer, MaskedCrossEntropy(), jit_compile=options.jit_compile)
+    # (On a CPU, XLA makes a step of either model slower.)
+    model.compile(optimizer, MaskedCrossEntropy(), jit_compile=False)
 
 
 def train_epochs(model, train, held_out, options):
@@ -48,7 +49,7 @@ def train_epochs(model, train, held_out, options):
     batches = make_batches(train, options)
     steps = max(2, options.epochs * len(batches))
     rate = WarmupCosine(options.learning_rate, max(1, min(options.warmup, steps // 10)), steps)
-    compile_model(model, rate, options)
+    compile_model(model, rate)
     fitting = {"epochs": options.epochs, "shuffle": False, "verbose": 2}
     dev = make_batches(held_out, options, shuffle=False)
     return model.fit(batches, validation_data=dev, **fitting).history
@@ -68,7 +69,7 @@ def train_minutes(models, train, options):
     batches = {name: make_batches(train, options) for name in models}
     losses = {name: [] for name in models}
     for model in models.values():
-        compile_model(model, rate.peak, options)
+        compile_model(model, rate.peak)
     for turn in range(1, ROUNDS + 1):
         for name, model in models.items():
             clock = clocks[name]

@@ -32,7 +32,7 @@ from keras_attention import (
 )
 from keras_attention.text import DataError
 
-DEFAULTS = {"units": 96, "layers": 4, "examples": 40_000, "epochs": 8, "depth": 3, "tests": 300}
+DEFAULTS = {"units": 96, "layers": 4, "examples": 40_000, "epochs": 5, "depth": 3, "tests": 300}
 SMOKE = {"units": 16, "layers": 2, "examples": 512, "epochs": 2, "depth": 2, "tests": 20}
 BATCH_SIZE, BOUNDARIES, SPAN = 64, (8, 12, 16, 21, 26, 31, 36, 41, 46), 10
 LONGEST_DRAWN = 24
@@ -120,7 +120,8 @@ def train(model, learned, options):
         metrics=["accuracy"],
         jit_compile=False,  # batches come in many lengths, each of which would be compiled
     )
-    return model.fit(batches, epochs=options.epochs, steps_per_epoch=steps, verbose=2).history
+    fitting = {"epochs": options.epochs, "steps_per_epoch": steps, "shuffle": False, "verbose": 2}
+    return model.fit(batches, **fitting).history
 
 
 def test(model, held_out):
