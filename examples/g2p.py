@@ -18,10 +18,10 @@ import tensorflow as tf
 from g2p_data import BUNDLED, DataError, Parts, Vocabulary, companions, load_parts, take
 from g2p_export import export_saved_model
 from g2p_metrics import error_rates
-from g2p_model import Transcriber, build_model
+from g2p_model import Transcriber, build_model, build_transformer
 from g2p_options import parse_options
 from g2p_output import OutputError, check_folder, whole
-from g2p_recipe import BUNDLED_WORDS, SMOKE, recipe_for
+from g2p_recipe import BUNDLED_WORDS, recipe_for
 from g2p_train import pronounce, train
 
 DEV_WORDS, TEST_WORDS, SMOKE_WORDS, COMPARED_WORDS, SHOWN_WORDS = 500, 2000, (300, 50, 50), 100, 8
@@ -48,7 +48,7 @@ def load_words(options):
 
 
 def choose_recipe(options, training_words):
-    recipe = SMOKE if options.smoke else recipe_for(training_words, options.full)
+    recipe = recipe_for(training_words, options.full, options.model, options.smoke)
     return dataclasses.replace(recipe, epochs=options.epochs) if options.epochs else recipe
 
 
@@ -60,7 +60,7 @@ def describe(options, parts, recipe):
     print("All pronunciations of a word are in one part; a word is right if any of its listed")
     print("pronunciations is met.")
     feeding = " with input feeding" if options.input_feeding else ""
-    print(f"Attention: {options.attention}{feeding}; {recipe}", flush=True)
+    print(f"Model: {options.model}; attention: {options.attention}{feeding}; {recipe}", flush=True)
 
 
 def save(model, vocabulary, folder):
@@ -126,6 +126,7 @@ def write_results(options, parts, recipe, history, rates, beam_rates, training_s
     best = min(history.history["dev_word_error"])
     results = {
         "data": options.data.name,
+        "model": options.model,
         "attention": options.attention,
         "seed": options.seed,
         "words": {name: len(part) for name, part in parts._asdict().items()},
@@ -154,7 +155,10 @@ def run(options):
     recipe = choose_recipe(options, len(parts.train))
     describe(options, parts, recipe)
     vocabulary = Vocabulary.of(parts.train)
-    model = build_model(vocabulary, options.attention, recipe, options.input_feeding)
+    if options.model == "transformer":
+        model = build_transformer(vocabulary, recipe)
+    else:
+        model = build_model(vocabulary, options.attention, recipe, options.input_feeding)
     training = time.monotonic()
     history = train(model, recipe, vocabulary, parts, options.seed)
     training_seconds = time.monotonic() - training

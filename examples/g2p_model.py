@@ -1,4 +1,4 @@
-"""The pronunciation model: encoder over letters, attentional decoder over phones."""
+"""The pronunciation models: encoder over letters, attentional decoder over phones."""
 
 import keras
 import tensorflow as tf
@@ -12,6 +12,7 @@ from keras_attention import (
     LuongDecoder,
     NoAttention,
     SearchResult,
+    Transformer,
     beam_search,
     greedy_search,
 )
@@ -73,6 +74,21 @@ def build_model(vocabulary, attention, recipe, input_feeding=False):
     return keras.Model([letters, phones], logits, name=f"g2p_{attention}")
 
 
+def build_transformer(vocabulary, recipe):
+    """Returns a model of the same inputs and outputs: `Transformer`, which can search by itself."""
+    return Transformer(
+        vocabulary.letter_count,
+        vocabulary.phone_count,
+        layers=recipe.layers,
+        units=recipe.units,
+        num_heads=recipe.heads,
+        feedforward_size=recipe.feedforward,
+        dropout=recipe.dropout,
+        attention_dropout=recipe.attention_dropout,
+        name="g2p_transformer",
+    )
+
+
 def compile_model(model, recipe, steps):
     """Adam with a short warm-up and a cosine decay to zero at the last of `steps`."""
     warm_up = steps // 20
@@ -88,6 +104,7 @@ def compile_model(model, recipe, steps):
         loss=keras.losses.CategoricalCrossentropy(
             from_logits=True, label_smoothing=recipe.label_smoothing
         ),
+        jit_compile=False,  # words come in many lengths, each of which would be compiled
     )
 
 
@@ -99,15 +116,28 @@ class Transcriber:
     """
 
     def __init__(self, model, beam_width=1):
+        self.model, self.beam_width = model, beam_width
+        if not isinstance(model, Transformer):
+            self._take_apart(model)
+        ids = tf.TensorSpec([None, None], "int32", name="letters")
+        self.search = tf.function(self.__call__, input_signature=[ids])
+
+    def _take_apart(self, model):
         outputs = [model.get_layer(name).output for name in ("memory", "initial_state")]
         self.encoder = keras.Model(model.get_layer("letters").output, outputs)
         self.phone_vectors = model.get_layer("phone_embedding").embeddings
         self.decoder, self.logits = model.get_layer("decoder"), model.get_layer("logits")
-        self.beam_width = beam_width
-        ids = tf.TensorSpec([None, None], "int32", name="letters")
-        self.search = tf.function(self.__call__, input_signature=[ids])
 
     def __call__(self, letters):
+        found = self._search(letters)
+        if self.beam_width == 1:
+            return found
+        fields = (found.ids, found.lengths, found.scores, found.attention_scores)
+        return SearchResult(*(None if x is None else x[:, 0] for x in fields))
+
+    def _search(self, letters):
+        if isinstance(self.model, Transformer):
+            return self.model.search(letters, self.beam_width, max_length=MAX_PHONES)
         memory, state = self.encoder(letters, training=False)
         memory = self.decoder.precompute(memory, letters != PADDING)
         state = self.decoder.start_state(memory, state)
@@ -116,11 +146,9 @@ class Transcriber:
         options = {"memory": memory, "forbidden_tokens": (PADDING, START)}
         if self.beam_width == 1:
             return greedy_search(self._step, state, start, END, MAX_PHONES, **options)
-        found = beam_search(
+        return beam_search(
             self._step, state, start, END, MAX_PHONES, beam_width=self.beam_width, **options
         )
-        fields = (found.ids, found.lengths, found.scores, found.attention_scores)
-        return SearchResult(*(None if x is None else x[:, 0] for x in fields))
 
     def _step(self, tokens, state, memory):
         embedded = ops.take(self.phone_vectors, tokens, axis=0)

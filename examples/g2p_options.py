@@ -5,7 +5,15 @@ from pathlib import Path
 
 from g2p_data import BUNDLED
 from g2p_model import ATTENTIONS
-from g2p_recipe import BUNDLED_WORDS, LARGE, SMALL, SMALL_WORDS
+from g2p_recipe import (
+    BUNDLED_WORDS,
+    LARGE,
+    RECIPES,
+    SMALL,
+    SMALL_WORDS,
+    TRANSFORMER_LARGE,
+    TRANSFORMER_SMALL,
+)
 
 
 class OneLineErrors(argparse.ArgumentParser):
@@ -31,13 +39,19 @@ def parse_options(arguments, description):
     )
     add = parser.add_argument
     add(
+        "--model",
+        choices=tuple(RECIPES),
+        default="recurrent",
+        help="encoder and decoder: recurrent ones with --attention, or a transformer's\n"
+        "(default: %(default)s)",
+    )
+    add(
         "--attention",
         choices=ATTENTIONS,
-        default="dot",
         help="bahdanau: attends before the recurrent cell; dot, general, concat, location:\n"
         "Luong's scores, after it; local-m, local-p: general, in a window around\n"
         "step t or a predicted place; none: the encoder's last state is all the decoder\n"
-        "sees (default: %(default)s)",
+        "sees (default: dot)",
     )
     add(
         "--input-feeding",
@@ -59,7 +73,8 @@ def parse_options(arguments, description):
         "--epochs",
         type=positive,
         help=f"passes over the training words (default: {SMALL.epochs} below {SMALL_WORDS:,} "
-        f"training words, else {LARGE.epochs})",
+        f"training words, else {LARGE.epochs};\nof a transformer {TRANSFORMER_SMALL.epochs} and "
+        f"{TRANSFORMER_LARGE.epochs})",
     )
     add(
         "--limit",
@@ -92,6 +107,11 @@ def parse_options(arguments, description):
     add("--seed", type=int, default=1, help="of all random numbers (default: %(default)s)")
     add("--smoke", action="store_true", help="a few words, one epoch: tries the script in seconds")
     options = parser.parse_args(arguments)
+    if options.model == "transformer":
+        if options.attention or options.input_feeding:
+            parser.error("--attention and --input-feeding go with --model recurrent only")
+        options.attention = "multi-head"
+    options.attention = options.attention or "dot"
     if options.input_feeding and options.attention in ("bahdanau", "none"):
         parser.error(f"--input-feeding does not go with --attention {options.attention}")
     return options

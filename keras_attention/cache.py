@@ -86,28 +86,46 @@ def append(cache, keys, values, mask, positions, following, rolling=None):
         ValueError: if shapes or structure are those of another layer or batch, or a static cache
             has no room (in a TensorFlow graph an error when it runs).
     """
-    if mask is None:
-        mask = ops.ones_like(positions, "bool")
+    is_padded = mask is not None
+    mask = mask if is_padded else ops.ones_like(positions, "bool")
     new = {"keys": keys, "values": values, "mask": mask, "positions": positions}
     _check_sizes(cache, new)
     new = {name: _fit(x, cache[name]) for name, x in new.items()}
     if "length" in cache:
         length = cache["length"]
-        _check_room(length, positions.shape[1], cache["mask"].shape[1])
+        _check_room(length, ops.shape(positions)[1], ops.shape(cache["mask"])[1])
         seen = {name: _write(cache[name], x, length) for name, x in new.items()}
         return {**seen, "next": following, "length": length + ops.shape(positions)[1]}, seen
     seen = {name: ops.concatenate([cache[name], x], axis=_steps_axis(x)) for name, x in new.items()}
-    kept = seen
-    if rolling is not None:
-        first = ops.shape(positions)[1]
-        kept = {
-            name: x[..., first:, :] if len(x.shape) > 2 else x[:, first:]
-            for name, x in seen.items()
-        }
-        for name, x in kept.items():  # the same number of slots as before
-            if hasattr(x, "set_shape"):
-                x.set_shape(cache[name].shape)
-    return {**kept, "next": following}, seen
+    if rolling is None:
+        return {**seen, "next": following}, seen
+    return {**_newest(seen, rolling, is_padded), "next": following}, seen
+
+
+def _newest(seen, size, is_padded):
+    """The last `size` real steps of those seen; padding drops out first."""
+    steps = ops.shape(seen["mask"])[1]
+    if is_padded:
+        index = ops.arange(steps, dtype="int32")
+        order = ops.argsort(ops.where(seen["mask"], index, index - steps), axis=1)
+        seen = {name: _reorder(x, order) for name, x in seen.items()}
+    first = steps - size
+    kept = {
+        name: x[..., first:, :] if len(x.shape) > 2 else x[:, first:] for name, x in seen.items()
+    }
+    for x in kept.values():  # the same number of slots as before
+        if hasattr(x, "set_shape"):
+            x.set_shape((*x.shape[:-2], size, x.shape[-1]) if len(x.shape) > 2 else (None, size))
+    return kept
+
+
+def _reorder(x, order):
+    """Steps of x `[B, S]` or `[B, ..., S, H]` in the order `[B, S]`."""
+    if len(x.shape) == 2:
+        return ops.take_along_axis(x, order, axis=1)
+    while len(order.shape) < len(x.shape) - 1:
+        order = ops.expand_dims(order, 1)
+    return ops.take_along_axis(x, order[..., None], axis=-2)
 
 
 def _steps_axis(x):
@@ -117,8 +135,10 @@ def _steps_axis(x):
 def _write(old, new, length):
     """`old` with `new` steps from slot `length` on."""
     axis = _steps_axis(old)
-    slots, steps = old.shape[axis], new.shape[axis]
+    slots, steps = ops.shape(old)[axis], new.shape[axis]
     index = ops.arange(slots, dtype="int32") - length
+    if steps == 0:
+        return old
     if steps != 1:
         steps = ops.shape(new)[axis]
         new = ops.take(new, ops.clip(index, 0, steps - 1), axis=axis)
@@ -131,16 +151,15 @@ def _check_room(length, steps, slots):
     """Raises if `steps` more do not fit; where the number is known only then, when a graph runs."""
     message = f"The cache has {slots} slots (`max_length`), too few for"
     try:
-        filled = int(length)
+        filled, more = int(length), int(steps)
     except Exception:  # not known yet
-        filled = None
-    if None not in (filled, steps):
-        if filled + steps > slots:
-            raise ValueError(f"{message} {filled} steps in it and {steps} more.")
-    elif keras.backend.backend() == "tensorflow" and steps is not None:
-        import tensorflow as tf
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
 
-        tf.debugging.assert_less_equal(length + steps, slots, f"{message} the steps so far.")
+            tf.debugging.assert_less_equal(length + steps, slots, f"{message} the steps so far.")
+        return
+    if filled + more > slots:
+        raise ValueError(f"{message} {filled} steps in it and {more} more.")
 
 
 def check_structure(cache):

@@ -27,6 +27,13 @@ def check_broadcast(name, shape, target, mutual=False):
             )
 
 
+def check_when_run(x, sizes):
+    """`x` `[...]`, if it has these sizes; where they are not known before, an error when a graph
+    runs. (TensorFlow drops a reshape to the same number of axes as none where one size is unknown.)
+    """
+    return ops.reshape(x[None], sizes)
+
+
 def fit_mask(name, mask, expected, sizes):
     """`mask`, if it has exactly the shape that is expected.
 
@@ -52,7 +59,7 @@ def fit_mask(name, mask, expected, sizes):
     if not fits:
         raise ValueError(f"`{name}` must have shape {tuple(expected)}. Received shape {shape}.")
     known = None not in shape and None not in expected
-    return mask if known else ops.reshape(mask, sizes)
+    return mask if known else check_when_run(mask, sizes)
 
 
 def fit_to_scores(name, values, shape, key_size):
@@ -80,7 +87,7 @@ def fit_to_scores(name, values, shape, key_size):
                 f"Received shape {tuple(values.shape)}."
             )
         return values
-    return ops.reshape(values, (*ops.shape(values)[:-1], key_size))
+    return check_when_run(values, (*ops.shape(values)[:-1], key_size))
 
 
 def fit_batch(x, queries):
@@ -96,7 +103,7 @@ def fit_batch(x, queries):
     """
     if None not in (x.shape[0], queries.shape[0]):
         return x
-    return ops.reshape(x, (ops.shape(queries)[0], *ops.shape(x)[1:]))
+    return check_when_run(x, (ops.shape(queries)[0], *ops.shape(x)[1:]))
 
 
 def fit_like(x, like):
@@ -110,7 +117,7 @@ def fit_like(x, like):
     Returns:
         `x`.
     """
-    return x if None not in like.shape[:-1] else ops.reshape(x, ops.shape(like))
+    return x if None not in like.shape[:-1] else check_when_run(x, ops.shape(like))
 
 
 def check_scores_rank(name, values, query_shape, heads=False):

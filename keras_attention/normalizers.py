@@ -255,6 +255,11 @@ def _softmax(scores):
         # One key takes all the weight, with gradient 0, unless it is NaN. (Keras warns about a
         # softmax over an axis of size 1.)
         return ops.exp(scores - scores)
+    if len(scores.shape) > 5:  # more axes than TensorFlow's softmax takes on CPUs
+        first, second, *others = ops.shape(scores)
+        return ops.reshape(
+            _softmax(ops.reshape(scores, (first * second, *others))), ops.shape(scores)
+        )
     return ops.softmax(scores, axis=-1)
 
 

@@ -257,14 +257,20 @@ def test_build_cmudict(tmp_path, capsys):
 
 LEXICON = {"ab": [("A", "B")], "abba": [("A", "B", "A")], "b": [("B",)]}
 TINY = dataclasses.replace(g2p_recipe.SMOKE, embedding=5, units=6, dropout=0.0)
+TINY_TRANSFORMER = dataclasses.replace(
+    g2p_recipe.TRANSFORMER_SMOKE, units=8, dropout=0.0, attention_dropout=0.0
+)
 
 
-@pytest.fixture(scope="module", params=["dot", "none"])
+@pytest.fixture(scope="module", params=["dot", "none", "transformer"])
 def tiny(request):
     vocabulary = g2p_data.Vocabulary.of(LEXICON)
     keras.utils.set_random_seed(1)
-    model = g2p_model.build_model(vocabulary, request.param, TINY)
-    g2p_model.compile_model(model, TINY, steps=10)
+    if request.param == "transformer":
+        model, recipe = g2p_model.build_transformer(vocabulary, TINY_TRANSFORMER), TINY_TRANSFORMER
+    else:
+        model, recipe = g2p_model.build_model(vocabulary, request.param, TINY), TINY
+    g2p_model.compile_model(model, recipe, steps=10)
     return model, vocabulary
 
 
@@ -298,6 +304,28 @@ def test_search_agrees_with_teacher_forcing(tiny):
     np.testing.assert_array_equal(np.argmax(possible, axis=-1)[real], ids[real])
     chosen = np.take_along_axis(np.array(tf.nn.log_softmax(logits)), ids[..., None], axis=-1)
     np.testing.assert_allclose(found.scores, np.sum(chosen[..., 0] * real, axis=1), rtol=1e-4)
+
+
+def test_a_beam_of_a_transformer_finds_no_less_than_greedy_search():
+    vocabulary = g2p_data.Vocabulary.of(LEXICON)
+    keras.utils.set_random_seed(2)
+    model = g2p_model.build_transformer(vocabulary, TINY_TRANSFORMER)
+    letters = np.array([[2, 3, 3, 2], [3, 0, 0, 0]], "int32")
+    greedy, beam = (g2p_model.Transcriber(model, width).search(letters) for width in (1, 4))
+    assert beam.ids.shape.rank == greedy.ids.shape.rank == 2
+    assert np.all(beam.scores.numpy() >= greedy.scores.numpy() - 1e-5)
+    assert np.all(greedy.ids.numpy() != g2p_data.START)
+
+
+def test_recipes_by_model_and_number_of_words():
+    for model, recipes in g2p_recipe.RECIPES.items():
+        small, large, full, smoke = recipes
+        assert g2p_recipe.recipe_for(9_999, model=model) is small
+        assert g2p_recipe.recipe_for(10_000, model=model) is large
+        assert g2p_recipe.recipe_for(10_000, True, model) is full
+        assert g2p_recipe.recipe_for(10_000, True, model, smoke=True) is smoke
+        is_transformer = [isinstance(x, g2p_recipe.TransformerRecipe) for x in recipes]
+        assert is_transformer == [model == "transformer"] * 4
 
 
 # Output that is whole or absent.
@@ -338,6 +366,9 @@ def test_output_that_can_not_be_written_is_refused_before_training(tmp_path, cap
         (["--epochs", "0"], "argument --epochs: expected an integer above 0, got '0'"),
         (["--limit", "-3"], "argument --limit: expected an integer above 0, got '-3'"),
         (["--eval-words", "many"], "argument --eval-words: expected an integer above 0"),
+        (["--model", "both"], "argument --model: invalid choice: 'both'"),
+        (["--model", "transformer", "--attention", "dot"], "go with --model recurrent only"),
+        (["--model", "transformer", "--input-feeding"], "go with --model recurrent only"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(capsys, arguments, message):

@@ -69,6 +69,10 @@ def test_the_script_leaves_whole_files_only(smoke):
 
 
 def test_the_exported_model_takes_any_batch(serve):
+    check_serving(serve)
+
+
+def check_serving(serve):
     words = ["attention", "", "Keras", "ñandú", "x" * 60]
     together = serve(words)
     for row, word in enumerate(words):
@@ -132,6 +136,22 @@ def test_every_attention_trains_and_exports(tmp_path, attention):
     process = run(ROOT / "examples" / "g2p.py", *arguments)
     assert process.returncode == 0, process.stderr
     assert (tmp_path / "output" / "alignment.png").exists() == (attention != "none")
+
+
+@pytest.mark.slow
+def test_a_transformer_trains_exports_and_is_used_without_keras(tmp_path):
+    output = tmp_path / "output"
+    arguments = ("--smoke", "--model", "transformer", "--output", output)
+    process = run(ROOT / "examples" / "g2p.py", *arguments)
+    assert process.returncode == 0, process.stderr
+    assert "Model: transformer; attention: multi-head" in process.stdout
+    assert "A process without Keras pronounced 50 words" in process.stdout
+    assert (output / "alignment.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads((output / "results.json").read_text("utf-8"))
+    assert results["model"] == "transformer" and results["beam_word_error"] <= 1
+    model = tf.saved_model.load(str(output / "saved_model"))
+    serve = model.signatures["serving_default"]
+    check_serving(lambda words: serve(text=tf.constant(words, "string")))
 
 
 @pytest.mark.slow

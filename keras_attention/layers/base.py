@@ -4,14 +4,13 @@ import keras
 from keras import ops
 
 from keras_attention import checks, masks
-from keras_attention.attend import hide, weighted_sum
+from keras_attention.attend import weighted_sum
 from keras_attention.layers import alignment as alignments
 from keras_attention.layers.alignment import Prepared
 from keras_attention.layers.carry_mask import carry_mask
 from keras_attention.layers.inputs import LayerInputs
 from keras_attention.layers.memory import LayerMemory
 from keras_attention.layers.outputs import VaryingOutputs
-from keras_attention.layers.places import Places, as_positions, counted
 from keras_attention.normalizers import get_normalizer, serialize_normalizer
 from keras_attention.scores import scaled_dot_score
 
@@ -140,7 +139,10 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
     # What the layers share.
 
     def build(self, query_shape, value_shape=None, key_shape=None):
-        value_shape = query_shape if value_shape is None else value_shape
+        if value_shape is None:  # self-attention, of one step with a cache
+            value_shape = (
+                query_shape if len(query_shape) != 2 else (query_shape[0], 1, query_shape[1])
+            )
         key_shape = value_shape if key_shape is None else key_shape
         shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
         self._check_ranks(*shapes.values())
@@ -178,103 +180,62 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
         query_mask = masks.as_mask(mask if query_mask is None else query_mask, "query_mask")
         value_mask = masks.as_mask(value_mask, "value_mask")
         key_mask = masks.as_mask(key_mask, "key_mask")
-        own = all(x is None for x in (value, key, memory))  # self-attention
-        if cache is not None:
-            if not own or key_mask is not None or value_mask is not None:
-                raise ValueError("A `cache` is for self-attention: pass `query` alone with it.")
-        elif memory is None:
-            if own:
-                value, value_mask = query, query_mask if value_mask is None else value_mask
-                key_positions = positions if key_positions is None else key_positions
+        self._check_source(value, key, memory, cache, value_mask, key_mask, key_positions)
+        if all(x is None for x in (value, key, memory, cache)):  # self-attention
+            value, value_mask = query, query_mask if value_mask is None else value_mask
+            key_positions = positions if key_positions is None else key_positions
+        if cache is None and memory is None:
             value, key = self._value_and_key(value, key)
-        elif value is not None or key is not None:
-            raise ValueError("Pass either `memory` or `value` (and `key`), not both.")
         self._check_inputs(query, value, key)
         steps, query_mask, row_mask = self._query_steps(query, query_mask)
-        if positions is not None and len(query.shape) == 2:  # `[B]`, one step
-            positions = ops.expand_dims(positions, -1)
-        positions = as_positions("positions", positions, steps.shape[0], steps.shape[-2])
-        clean = False  # whether keys and values hold no NaN where they are masked
+        positions = self._query_positions(positions, query, steps)
         if cache is not None:
-            keys, values, memory_mask, places, cache = self._append(
-                cache, steps, row_mask, positions
+            source = self._append(cache, steps, row_mask, positions)
+        else:
+            source = self._source(
+                value, key, value_mask, key_mask, memory, steps, positions, key_positions
             )
-            memory, clean = (keys, values, memory_mask), True
-        elif memory is None:
-            keys, values, memory_mask = self._memory_steps(value, key, value_mask, key_mask)
-        else:
-            keys, values, memory_mask = self._mask_memory(memory, value_mask, key_mask)
-            checks.check_sizes({"query": query.shape[:1], "memory": values.shape[:1]})
-        sizes = (ops.shape(steps)[-2], ops.shape(keys)[-2])
-        if cache is None:
-            places = self._places(positions, key_positions, steps, keys, sizes)
 
-        attention_mask, bias = self._to_scores(attention_mask, attention_bias, query, steps, keys)
-        scores_mask = masks.layer_mask(
-            sizes,
-            query_mask=None if self._windowed else row_mask,
-            value_mask=memory_mask,
-            attention_mask=masks.combine_masks(
-                attention_mask, self._pair_mask(ops.shape(steps)[0], places, len(steps.shape) + 1)
-            ),
-            attention_bias=bias,
-            use_causal_mask=use_causal_mask and not self._windowed,
-            window=self._sliding_window,
-            heads=self._num_heads is not None,
-            places=places,
+        attention_mask, bias = self._to_scores(
+            attention_mask, attention_bias, query, steps, source.keys
         )
-        hidden = steps if scores_mask is None else hide(steps, scores_mask, -1)
-        if self._windowed and row_mask is not None:
-            hidden = hide(hidden, row_mask[..., None], -1)
-        steps = checks.fit_like(hidden, steps) if memory is None else hidden
-        query_places, key_places = places or (None, None)
-        queries = self._place(self._project_query(steps), query_places)
-        if memory is None:
-            keys, values = self._project(keys, values, scores_mask, key_places)
-            keys, values = (checks.fit_batch(x, queries) for x in (keys, values))
-        elif scores_mask is not None and not clean:  # what its own mask hides, `precompute` zeroed
-            others = (query_mask, value_mask, key_mask, attention_mask, bias, self._sliding_window)
-            if use_causal_mask or any(x is not None for x in others):
-                keys, values = (hide(x, self._group_heads(scores_mask), -2) for x in (keys, values))
-        if alignment is None:
-            projected = (keys, values, memory_mask)
-            carried = self.initial_alignment(projected[: 2 + (memory_mask is not None)])
-        else:
-            carried = alignments.check(alignment, self._carries(), values)
+        attention_mask = self._with_pair_mask(attention_mask, steps, source.places)
+        scores_mask = self._scores_mask(
+            steps, row_mask, source, attention_mask, bias, use_causal_mask
+        )
+        steps = self._hide_steps(steps, row_mask, source, scores_mask)
+        queries = self._place(self._project_query(steps), source.places and source.places.queries)
+        narrowed = (attention_mask, bias)  # what a memory or cache has not hidden itself
+        if cache is None:
+            narrowed += (query_mask, value_mask, key_mask, self._sliding_window)
+        hidden_more = (cache is None and use_causal_mask) or any(x is not None for x in narrowed)
+        keys, values = self._keys_and_values(source, queries, scores_mask, hidden_more)
         prepared = Prepared(
             queries,
             keys,
             values,
             self._group_heads(scores_mask),
-            self._group_heads(self._bias(bias, places)),
+            self._group_heads(self._bias(bias, source.places)),
             row_mask,
-            memory_mask,
+            source.mask,
             self._dropout if training else 0.0,
             return_attention_scores,
             steps,
             use_causal_mask and self._windowed,
-            places,
+            source.places,
         )
-        context, weights, carried = self._attend(prepared, carried, training)
-        output = self._from_steps(self._finish(context, steps, scores_mask, sizes[1]), query)
+        before = self._alignment_before(alignment, prepared)
+        context, weights, after = self._attend(prepared, before, training)
+        output = self._finish(context, steps, scores_mask, ops.shape(source.keys)[-2])
+        output = self._from_steps(output, query)
         if query_mask is not None:
             output = carry_mask(output, mask=query_mask)
         results = [output]
         if return_attention_scores:
             results.append(self._weights_from_steps(weights, query, value))
-        results += [x for x in (None if alignment is None else carried, cache) if x is not None]
+        after = None if alignment is None else after
+        results += [x for x in (after, source.cache) if x is not None]
         return output if len(results) == 1 else tuple(results)
-
-    def _places(self, positions, key_positions, steps, keys, sizes):
-        """The `Places` of queries and keys; None where nothing goes by them."""
-        key_positions = as_positions("key_positions", key_positions, keys.shape[0], keys.shape[-2])
-        if positions is None and key_positions is None and not self._uses_places:
-            return None
-        if self._windowed:
-            raise ValueError(f"{type(self).__name__} with a window takes no `positions`.")
-        default = counted(*sizes)
-        given = (positions, key_positions)
-        return Places(*(y if x is None else x for x, y in zip(given, default, strict=True)))
 
     def _attend(self, prepared, alignment, training):
         """Context `[B, ..., T, D]`, weights `[B, ..., T, S]` (None if not wanted), alignment."""

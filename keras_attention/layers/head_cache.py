@@ -4,6 +4,7 @@ from keras import ops
 
 from keras_attention import cache as caches
 from keras_attention.checks import check_positive
+from keras_attention.layers.memory import Source
 from keras_attention.layers.places import Places
 
 
@@ -43,8 +44,19 @@ class HeadCache:
             following = counted[:, -1] + 1
         pairs = None if mask is None else mask[:, None, :]
         keys, values = self._project(steps, steps, pairs, counted)
-        is_static = "length" in cache or self._sliding_window is None
-        rolling = None if is_static else self._sliding_window - 1
+        rolling = self._rolling(cache)
         cache, seen = caches.append(cache, keys, values, mask, counted, following, rolling)
         places = Places(counted, seen["positions"])
-        return seen["keys"], seen["values"], seen["mask"], places, cache
+        return Source(seen["keys"], seen["values"], seen["mask"], places, True, cache)
+
+    def _rolling(self, cache):
+        """The number of slots of a rolling cache, or None; an error if it is of another window."""
+        if "length" in cache or self._sliding_window is None:
+            return None
+        slots, kept = cache["mask"].shape[1], self._sliding_window - 1
+        if slots not in (None, kept):
+            raise ValueError(
+                f"`cache` is of another layer: it keeps {slots} steps, a `sliding_window` of "
+                f"{self._sliding_window} needs {kept}."
+            )
+        return kept

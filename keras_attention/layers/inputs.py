@@ -3,6 +3,8 @@
 from keras import ops
 
 from keras_attention import checks, masks
+from keras_attention.attend import hide
+from keras_attention.layers.places import fit_positions
 
 
 class LayerInputs:
@@ -70,6 +72,12 @@ class LayerInputs:
         mask = checks.fit_mask("query_mask", mask, query.shape[:-1], ops.shape(query)[:-1])
         return self._to_steps(query), mask, self._mask_to_steps(mask)
 
+    def _query_positions(self, positions, query, steps):
+        """Positions of the query `[T]` or `[B, T]`, for one step `[B]`, as those of steps."""
+        if positions is not None and len(query.shape) == 2:
+            positions = ops.expand_dims(positions, -1)
+        return fit_positions("positions", positions, steps)
+
     def _memory_steps(self, value, key, value_mask, key_mask):
         """Keys, values and their mask `[B, ..., S]` (or None), not projected yet."""
         expected, sizes = value.shape[:-1], ops.shape(value)[:-1]
@@ -117,3 +125,28 @@ class LayerInputs:
                 values = masks.align_to_rank(values, len(shape), name)
             aligned.append(values)
         return aligned
+
+    def _with_pair_mask(self, attention_mask, steps, places):
+        own = self._pair_mask(ops.shape(steps)[0], places, len(steps.shape) + 1)
+        return masks.combine_masks(attention_mask, own)
+
+    def _scores_mask(self, steps, row_mask, source, attention_mask, bias, use_causal_mask):
+        """All masks in one that broadcasts to the scores, or None."""
+        return masks.layer_mask(
+            (ops.shape(steps)[-2], ops.shape(source.keys)[-2]),
+            query_mask=None if self._windowed else row_mask,
+            value_mask=source.mask,
+            attention_mask=attention_mask,
+            attention_bias=bias,
+            use_causal_mask=use_causal_mask and not self._windowed,
+            window=self._sliding_window,
+            heads=self._num_heads is not None,
+            places=source.places,
+        )
+
+    def _hide_steps(self, steps, row_mask, source, scores_mask):
+        """Queries, 0 where they may attend to nothing."""
+        hidden = steps if scores_mask is None else hide(steps, scores_mask, -1)
+        if self._windowed and row_mask is not None:
+            hidden = hide(hidden, row_mask[..., None], -1)
+        return hidden if source.projected else checks.fit_like(hidden, steps)

@@ -1,12 +1,33 @@
 """What a layer keeps of the keys and values: a projected memory, an alignment, a cache."""
 
+from typing import Any, NamedTuple
+
 import keras
 from keras import ops
 
-from keras_attention import masks
+from keras_attention import checks, masks
 from keras_attention.attend import hide
 from keras_attention.layers import alignment as alignments
-from keras_attention.layers.places import as_positions, counted
+from keras_attention.layers.places import Places, counted, fit_positions
+
+
+class Source(NamedTuple):
+    """The keys and values of a call.
+
+    Attributes:
+        keys, values: `[B, ..., S, D]`, as they came, or projected.
+        mask: `[B, ..., S]`, the real ones, or None.
+        places: `Places` of queries and keys, or None where nothing goes by them.
+        projected: whether they are projected; then 0 where the mask hid them before.
+        cache: the new cache that they are in, or None.
+    """
+
+    keys: Any
+    values: Any
+    mask: Any
+    places: Any
+    projected: bool
+    cache: Any = None
 
 
 class LayerMemory:
@@ -47,7 +68,7 @@ class LayerMemory:
         keys, values, mask = self._memory_steps(
             value, key, masks.as_mask(value_mask, "value_mask"), None
         )
-        key_positions = as_positions("key_positions", key_positions, *keys.shape[:2])
+        key_positions = fit_positions("key_positions", key_positions, keys)
         if key_positions is None and self._uses_places:
             key_positions = counted(0, ops.shape(keys)[-2]).keys
         pairs = None if mask is None else mask[..., None, :]
@@ -85,6 +106,54 @@ class LayerMemory:
             keys = values if same else hide(keys, mask, -2)
         return self._place(self._project_key(keys), positions), self._project_value(values)
 
+    def _check_source(self, value, key, memory, cache, *of_keys):
+        """Raises unless keys and values come from one place; `of_keys`: their masks, positions."""
+        if cache is not None and any(x is not None for x in (value, key, memory, *of_keys)):
+            raise ValueError(
+                "A `cache` is for self-attention, and knows its keys: `query`, its mask and "
+                "positions go with it, but no `value`, `key` or `memory`, and no masks or "
+                "positions of keys."
+            )
+        if memory is not None and not (value is None and key is None):
+            raise ValueError("Pass either `memory` or `value` (and `key`), not both.")
+
+    def _source(self, value, key, value_mask, key_mask, memory, steps, positions, key_positions):
+        """The `Source` of a call without a cache: `value` and `key`, or a memory."""
+        if memory is None:
+            keys, values, mask = self._memory_steps(value, key, value_mask, key_mask)
+        else:
+            keys, values, mask = self._mask_memory(memory, value_mask, key_mask)
+            checks.check_sizes({"query": steps.shape[:1], "memory": values.shape[:1]})
+        key_positions = fit_positions("key_positions", key_positions, keys)
+        places = None
+        if self._uses_places or not (positions is None and key_positions is None):
+            if self._windowed:
+                raise ValueError(f"{type(self).__name__} with a window takes no `positions`.")
+            default = counted(ops.shape(steps)[-2], ops.shape(keys)[-2])
+            places = Places(
+                default.queries if positions is None else positions,
+                default.keys if key_positions is None else key_positions,
+            )
+        return Source(keys, values, mask, places, projected=memory is not None)
+
+    def _keys_and_values(self, source, queries, scores_mask, hidden_more):
+        """Projected keys and values, 0 where no query may attend to them."""
+        if not source.projected:
+            key_places = source.places and source.places.keys
+            pair = self._project(source.keys, source.values, scores_mask, key_places)
+            return tuple(checks.fit_batch(x, queries) for x in pair)
+        if scores_mask is None or not hidden_more:
+            return source.keys, source.values
+        mask = self._group_heads(scores_mask)
+        return hide(source.keys, mask, -2), hide(source.values, mask, -2)
+
+    def _alignment_before(self, alignment, prepared):
+        """What the steps before have left, or the beginning."""
+        if alignment is not None:
+            return alignments.check(alignment, self._carries(), prepared.values)
+        memory = (prepared.keys, prepared.values, prepared.memory_mask)
+        return self.initial_alignment(memory[: 2 + (prepared.memory_mask is not None)])
+
     def _append(self, cache, steps, mask, positions):
         """Takes the steps `[B, T, D]` into a cache; only layers with `start_cache` have one.
 
@@ -95,6 +164,6 @@ class LayerMemory:
             positions: `[T]` or `[B, T]`, or None to go on from those in the cache.
 
         Returns:
-            Keys, values, their mask `[B, S]`, the `Places` of steps and keys, and the new cache.
+            The `Source` of the steps' attention: what is in the cache.
         """
         raise ValueError(f"{type(self).__name__} keeps no `cache`: MultiHeadAttention does.")

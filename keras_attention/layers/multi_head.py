@@ -9,14 +9,15 @@ from keras_attention.layers.axes import AttentionAxes
 from keras_attention.layers.base import AttentionLayer
 from keras_attention.layers.head_cache import HeadCache
 from keras_attention.layers.head_norm import check_norm, head_norm
-from keras_attention.layers.places import get_function, mask_from_function, modify_scores
+from keras_attention.layers.head_pieces import HeadPieces
+from keras_attention.layers.places import get_function
 from keras_attention.layers.projections import ProjectionSettings
 from keras_attention.positions import get_position, serialize_position
-from keras_attention.scores import check_cap, scaled_dot_score, soft_cap
+from keras_attention.scores import check_cap
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class MultiHeadAttention(HeadCache, AttentionAxes, AttentionLayer):
+class MultiHeadAttention(HeadPieces, HeadCache, AttentionAxes, AttentionLayer):
     """Multi-head attention, section 3.2.2 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762).
 
         MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W_O
@@ -208,68 +209,41 @@ class MultiHeadAttention(HeadCache, AttentionAxes, AttentionLayer):
             equation,
             output_shape=tuple(output_shape),
             bias_axes=bias_axes if self._use_bias else None,
-            activity_regularizer=self._activity_regularizer,
             name=name,
             dtype=self.dtype_policy,
             **self._settings.arguments(index),
             **kwargs,
         )
 
+    def _through(self, dense, x, features=1):
+        projected = heads.project(dense, x, features)
+        if self._activity_regularizer is not None:
+            # As Keras does it, for each sample. (The dense layer sees steps as samples.)
+            size = ops.cast(ops.maximum(ops.shape(projected)[0], 1), projected.dtype)
+            self.add_loss(self._activity_regularizer(projected) / size)
+        return projected
+
     def _project_query(self, query):
-        queries = heads.project(self.query_dense, query)
+        queries = self._through(self.query_dense, query)
         queries = queries if self.query_norm is None else self.query_norm(queries)
         return self._group_heads(ops.swapaxes(queries, -2, -3))
 
     def _project_key(self, key):
-        keys = heads.project(self.key_dense, key)
+        keys = self._through(self.key_dense, key)
         return self._key_value_heads(keys if self.key_norm is None else self.key_norm(keys))
 
     def _project_value(self, value):
-        return self._key_value_heads(heads.project(self.value_dense, value))
+        return self._key_value_heads(self._through(self.value_dense, value))
 
     def _key_value_heads(self, projected):
         projected = ops.swapaxes(projected, -2, -3)
         return ops.expand_dims(projected, -3) if self._grouped else projected
 
-    # Positions, and what changes scores and masks.
-
-    @property
-    def _uses_places(self):
-        pieces = (self.position, self._score_modifier, self._mask_function)
-        return any(piece is not None for piece in pieces)
-
-    def _place(self, x, positions):
-        return self.position.rotate(x, positions) if hasattr(self.position, "rotate") else x
-
-    def _bias(self, bias, places):
-        if not hasattr(self.position, "bias"):
-            return bias
-        own = self.position.bias(*places, self._num_heads)
-        while len(own.shape) < (4 if bias is None else len(bias.shape)):
-            own = ops.expand_dims(own, 1)
-        return own if bias is None else bias + ops.cast(own, bias.dtype)
-
-    def _pair_mask(self, batch, places, rank):
-        if self._mask_function is None:
-            return None
-        return mask_from_function(self._mask_function, places, batch, self._num_heads, rank)
-
-    def _score_after(self, alignment, prepared):
-        return lambda query, key: self._modified(scaled_dot_score(query, key), prepared.places)
-
-    def _modified(self, scores, places):
-        if self._logit_soft_cap is not None:
-            scores = soft_cap(scores, self._logit_soft_cap)
-        if self._score_modifier is None:
-            return scores
-        scores = modify_scores(self._score_modifier, self._ungroup(scores), places, self._num_heads)
-        return self._group_heads(scores)
-
     def _finish(self, context, query, mask, key_size):
         context = ops.swapaxes(self._ungroup(context), -2, -3)
         if self._use_gate:
-            context = context * heads.project(self._gate_dense, query)
-        output = heads.project(self.output_dense, context, features=2)
+            context = context * self._through(self._gate_dense, query)
+        output = self._through(self.output_dense, context, features=2)
         if mask is None:
             if isinstance(key_size, int) and key_size:
                 return output

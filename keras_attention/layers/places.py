@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_attention import checks
+from keras_attention.positions.turns import as_positions, fit_steps
 
 
 class Places(NamedTuple):
@@ -45,34 +45,21 @@ def counted(query_size, key_size):
     return Places(queries, keys)
 
 
-def as_positions(name, positions, batch, size):
-    """`positions` as int32, if they are integers `[size]` or `[batch, size]`; None for None.
+def fit_positions(name, positions, x):
+    """Positions that a caller gave, if there is one for each step.
 
     Args:
         name: what error messages call them.
-        positions: integers, or None.
-        batch, size: what is known of B and T.
+        positions: integers `[T]` or `[B, T]`, or None.
+        x: the steps, `[B, ..., T, D]`.
 
     Returns:
-        The tensor.
+        The positions as int32, or None.
 
     Raises:
         ValueError: if they are floating, or of another shape.
     """
-    if positions is None:
-        return None
-    positions = ops.convert_to_tensor(positions)
-    checks.check_integers(name, positions)
-    shape = tuple(positions.shape)
-    expected = (batch, size)[2 - len(shape) :] if len(shape) in (1, 2) else None
-    if expected is None or any(
-        None not in pair and pair[0] != pair[1] for pair in zip(shape, expected, strict=True)
-    ):
-        raise ValueError(
-            f"`{name}` must have shape [{size}] or [{batch}, {size}], one position a step. "
-            f"Received shape {shape}."
-        )
-    return ops.cast(positions, "int32")
+    return None if positions is None else fit_steps(as_positions(positions, name), x, name)
 
 
 def get_function(name, function):
@@ -149,7 +136,8 @@ def mask_from_function(function, places, batch, heads, rank):
             "`mask_function` must return booleans (True = may attend) that broadcast to the "
             f"scores, of rank {rank}. Received dtype {dtype}, shape {tuple(mask.shape)}."
         )
-    return mask if len(mask.shape) else ops.reshape(mask, (1,) * rank)
+    _, keys = places.grid(rank)
+    return ops.logical_and(mask, ops.ones_like(keys, "bool"))  # an entry for each key
 
 
 def _batch_and_head(batch, heads, rank):

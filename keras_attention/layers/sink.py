@@ -58,6 +58,10 @@ class SinkSoftmax(keras.layers.Layer):
         )
         self.built = True
 
+    def __call__(self, scores, mask=None):
+        # By name: Keras would put a mask of its own in the place of None, and so give two.
+        return super().__call__(scores, mask=mask)
+
     def call(self, scores, mask=None):
         scores = upcast(scores)
         heads = self.sinks.shape[0]
@@ -66,10 +70,8 @@ class SinkSoftmax(keras.layers.Layer):
         sinks = ops.reshape(ops.cast(self.sinks, scores.dtype), shape)
         column = ops.zeros_like(ops.sum(scores, axis=-1, keepdims=True)) + sinks
         if mask is not None:
-            while len(mask.shape) < len(scores.shape):
-                mask = mask[None]
-            sink = ops.ones_like(ops.any(mask, axis=-1, keepdims=True))
-            mask = ops.concatenate([mask, sink], axis=-1)
+            allowed = ops.logical_and(mask, ops.ones_like(scores[..., :1, :], "bool"))
+            mask = ops.concatenate([allowed, ops.ones_like(allowed[..., :1])], axis=-1)
         return masked_softmax(ops.concatenate([scores, column], axis=-1), mask)[..., :-1]
 
     def get_config(self):

@@ -79,7 +79,7 @@ class TokenEmbedding(keras.layers.Layer):
                 ops.cast(inputs, self.compute_dtype), ops.cast(table, self.compute_dtype)
             )
         check_integers("inputs", inputs)
-        rows = ops.cast(ops.take(table, inputs, axis=0), self.compute_dtype)
+        rows = ops.cast(ops.take(table, ops.cast(inputs, "int32"), axis=0), self.compute_dtype)
         return rows * ops.convert_to_tensor(self.units**0.5, rows.dtype)
 
     def compute_mask(self, inputs, previous_mask=None):
@@ -87,8 +87,8 @@ class TokenEmbedding(keras.layers.Layer):
         return previous_mask if "float" in dtype else ops.not_equal(inputs, 0)
 
     def compute_output_spec(self, inputs, reverse=False):
-        shape = (*inputs.shape[:-1], self.output_size) if reverse else (*inputs.shape, self.units)
-        return keras.KerasTensor(shape, self.compute_dtype)
+        # By a trace of `call`, so that inputs that do not fit are refused here.
+        return keras.Operation.compute_output_spec(self, inputs, reverse=reverse)
 
     def get_config(self):
         own = {"size": self.size, "units": self.units, "output_size": self.output_size}

@@ -66,6 +66,10 @@ def serialize_position(piece):
     if piece is None:
         return None
     serialized = keras.saving.serialize_keras_object(piece)
+    if isinstance(piece, keras.layers.Layer):
+        # While a model is saved, objects that come twice get a number, by which those that several
+        # layers share are one again in the loaded model.
+        serialized = keras.saving.serialize_keras_object(piece)
     # A layer that holds one has the same config before and after it was built.
     serialized.pop("build_config", None)
     return serialized

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_attention.checks import check_integers
+from keras_attention.checks import check_integers, check_when_run
 
 
 def as_positions(positions, name="positions", ranks=(1, 2)):
@@ -29,13 +29,14 @@ def as_positions(positions, name="positions", ranks=(1, 2)):
     return ops.cast(positions, "int32")
 
 
-def fit_steps(positions, x):
+def fit_steps(positions, x, name="positions"):
     """`positions`, if they have one entry a step; where that is not known before the graph runs,
     it is checked then.
 
     Args:
         positions: an int32 tensor `[T]`, `[B, T]` or `[1, T]`.
         x: a tensor `[B, ..., T, D]`.
+        name: what error messages call them.
 
     Returns:
         The positions.
@@ -49,12 +50,12 @@ def fit_steps(positions, x):
     unlike = None not in batch and batch[0] not in (1, batch[1])
     if len(given) >= len(x.shape) or unlike or (known and given[-1] != wanted):
         raise ValueError(
-            f"`positions` must have shape [T] or [B, T], T = {wanted}, for x of shape "
+            f"`{name}` must have shape [T] or [B, T], T = {wanted}, one a step of what has shape "
             f"{tuple(x.shape)}. Received shape {given}."
         )
     if known:
         return positions
-    return ops.reshape(positions, (*ops.shape(positions)[:-1], ops.shape(x)[-2]))
+    return check_when_run(positions, (*ops.shape(positions)[:-1], ops.shape(x)[-2]))
 
 
 def turns(positions, frequencies, dtype):
