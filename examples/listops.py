@@ -173,7 +173,8 @@ def draw(model, held_out, options):
             axes.remove()
             continue
         weights = np.asarray(scores[f"encoder_{number}/self"])[0].mean(axis=0)
-        plot_alignment(weights, tokens, tokens, title=f"layer {number}", ax=axes)
+        shades = {"title": f"layer {number}", "vmax": weights.max()}
+        plot_alignment(weights, tokens, tokens, ax=axes, **shades)
     with whole(options.output / "attention.png") as path:
         figure.savefig(path, format="png", dpi=120)
     answer = model.classify([shown.text])[0]
