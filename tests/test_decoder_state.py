@@ -595,6 +595,7 @@ def test_config_before_and_after_building(name):
         assert again.activation is keras.activations.relu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_an_empty_batch(name):
     decoder = built(name, "float32")
@@ -614,6 +615,7 @@ def test_an_empty_batch(name):
         assert np.all(np.asarray(gradient) == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["coverage", "feeding"])
 def test_fit_with_jit_compile_and_free_lengths(name, rng):
     """With dropout in cells inside of the loop; trained weights are right outside of XLA too."""

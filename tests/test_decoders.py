@@ -599,6 +599,7 @@ def model_of(decoder, jit_compile):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, cell, jit_compile",
     [("bahdanau", "stack", False), ("bahdanau", "gru", True), ("luong", "gru", True)],
@@ -676,6 +677,7 @@ def test_gradients_are_the_numerical_ones(kind, rng):
         np.testing.assert_allclose(gradient, numerical, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 @BOTH
 def test_gradients_in_xla_are_those_of_eager_mode(kind, rng):
     variables, loss = variables_and_loss(kind, rng)

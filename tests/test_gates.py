@@ -238,6 +238,7 @@ def gradients(loop_of, cell, inputs, matrix):
     return tape.gradient(loss, [inputs, matrix, *weights])
 
 
+@pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("way", ["eager", "xla"])
 def test_gradients_equal_those_of_the_cell(name, way, rng):
@@ -293,6 +294,7 @@ def check_dropout(mode, cell, inputs, matrix):
     assert not np.allclose(theirs[0], plain(cell, inputs, matrix)[0], atol=1e-3)
 
 
+@pytest.mark.slow
 @ONE
 @pytest.mark.parametrize("rates", RATES, ids=lambda rates: "-".join(rates))
 def test_dropout_with_the_masks_of_the_cell(name, rates, rng):
@@ -301,6 +303,7 @@ def test_dropout_with_the_masks_of_the_cell(name, rates, rng):
     check_dropout("graph", make(name, seed=3, **rates), *draw(rng))
 
 
+@pytest.mark.slow
 def test_dropout_in_each_mode(mode, rng):
     check_dropout(mode, make("gru", dropout=0.5, recurrent_dropout=0.3, seed=3), *draw(rng))
 

@@ -1217,6 +1217,7 @@ def test_copy_of_a_layer_that_is_not_built(kind, rng, dropout):
     assert layer(*kind.arrays(rng), training=True).shape[:2] == (B, T)
 
 
+@pytest.mark.slow
 def test_fit_with_jit_compile(kind, rng):
     """The first loss is that of the layer called eagerly; the second is lower."""
     x = rng.normal(size=(B, T, Dq)).astype("float32")

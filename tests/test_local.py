@@ -316,6 +316,7 @@ def test_any_normaliser_inside_of_the_window(rng, kind, normalizer):
     close(weights, layer.normalizer(scores, allowed > 0) * factor, "float64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 def test_lengths_that_decide_in_the_graph(mode):
     """Where S is not known before, both ways are in the graph, also of gradients and dropout."""

@@ -360,6 +360,7 @@ def batch(rng):
     return [source, target], {"logits": target, "weights": gold}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_fit_save_and_load(rng, tmp_path, policy):
     keras.config.set_dtype_policy(policy)

@@ -129,6 +129,7 @@ def test_keras_masks_and_explicit_masks(mode_of_pooling, rng):
     assert x._keras_mask is not None, "the caller's tensor has lost its mask"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode_of_pooling", "policy"),
     [*((mode, "float32") for mode in MODES), ("mean", "mixed_float16"), ("max", "mixed_bfloat16")],

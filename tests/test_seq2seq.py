@@ -118,6 +118,7 @@ def test_teacher_forcing_equals_stepping(double, name):
     assert_steps_equal(model)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     cell=st.sampled_from(["lstm", "gru", "simple_rnn"]),
@@ -230,6 +231,7 @@ def test_fit_learns_to_copy_and_translates(tmp_path):
     loaded.fit(text_batches(texts[:50], texts[:50], LETTERS, LETTERS, 50), verbose=0)  # goes on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["coverage", "local_predictive", "tied_scheduled_sampling"])
 def test_a_step_of_training_moves_every_weight(name):
     model = make(**VARIANTS[name], dropout=0.1)
@@ -253,6 +255,7 @@ def test_xla_trains_as_the_graph_does(name):
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_mixed_precision():
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_float16")
@@ -270,6 +273,7 @@ def test_mixed_precision():
     np.testing.assert_allclose(logits, at_once, atol=0.02)
 
 
+@pytest.mark.slow
 def test_a_schedule_of_sampling_counts_training_steps(tmp_path):
     model = make(scheduled_sampling=InverseSigmoid(10.0))
     model.compile("sgd", MaskedCrossEntropy())
@@ -342,6 +346,7 @@ sys.stdout.buffer.write(b"\\n".join(served.numpy()))
 """
 
 
+@pytest.mark.slow
 def test_a_saved_model_with_search_and_tokenizers_needs_tensorflow_only(tmp_path):
     model = make(scale=1.5)
     tf.saved_model.save(Server(model), str(tmp_path / "saved"))

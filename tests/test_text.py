@@ -103,6 +103,7 @@ def test_round_trip_of_any_text(cls, texts, form):
     assert decoded == [composed(text, form) for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS[1:])
 def test_normal_forms_are_those_of_unicodedata(form):
     """In a graph, where one trace serves all examples."""
@@ -328,6 +329,7 @@ def test_a_string_with_the_fingerprint_of_a_token_is_still_unknown(monkeypatch):
 # Graphs and saving
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", ALL)
 def test_graph_equals_eager(cls):
     tokenizer = cls.fit(TEXTS[:-2], normalization="NFD", lowercase=True)

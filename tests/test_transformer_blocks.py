@@ -134,6 +134,7 @@ def test_block_equals_the_papers(rng, kind, case):
     check_against_reference(rng, kind, OPTIONS[case], "float64")
 
 
+@pytest.mark.slow
 @both_kinds
 def test_block_in_all_modes_and_dtypes(rng, kind, dtype, run):
     post = kind is TransformerEncoderBlock
@@ -489,6 +490,7 @@ def test_unknown_batch_and_time_and_an_empty_batch(rng, kind, mode):
     assert empty[1].shape == (0, N, T, T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "jit"), zip(KINDS, (False, True), strict=True))
 def test_it_learns(rng, kind, jit):
     inputs = [keras.Input((None, x.shape[-1])) for x in draw(rng, kind)]
