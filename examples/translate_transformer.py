@@ -152,7 +152,10 @@ def train(model, parts, options):
         MaskedCrossEntropy(label_smoothing=0.1),
         jit_compile=False,  # batches come in many lengths, each of which would be compiled
     )
-    callbacks = [keras.callbacks.CSVLogger(options.output / "training.csv"), counter]
+    callbacks = [
+        keras.callbacks.CSVLogger(options.output / "training.csv", append=bool(options.resume)),
+        counter,
+    ]
     if options.time_limit:
         callbacks.append(TimeLimit(options.time_limit))
     folder = options.resume and options.resume / "epochs"
