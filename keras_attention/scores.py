@@ -90,14 +90,13 @@ def soft_cap(scores, cap):
     >>> soft_cap(np.array([[0.0, 1000.0]]), 50.0).numpy()
     array([[ 0., 50.]])
     """
-    cap = ops.convert_to_tensor(check_cap(cap), as_float(scores).dtype)
+    scores = as_float(scores)
+    cap = ops.convert_to_tensor(check_cap(cap), scores.dtype)
     return cap * ops.tanh(scores / cap)
 
 
 def check_cap(cap):
-    """`cap`, a positive number for scores of any shape `[...]`, or None; else a ValueError."""
-    if cap is None:
-        return None
+    """`cap`, a positive number for scores of any shape `[...]`; else a ValueError."""
     good = isinstance(cap, Real) and not isinstance(cap, bool) and 0 < cap < math.inf
     if not good:
         raise ValueError(f"`logit_soft_cap` must be a positive number. Received: {cap!r}.")

@@ -1033,6 +1033,18 @@ BIAS_SETTINGS = {
     "bias_regularizer": keras.regularizers.L1(0.125),
     "bias_constraint": keras.constraints.NonNeg(),
 }
+
+
+@keras.saving.register_keras_serializable(package="tests")
+def halved(scores, batch, head, query_index, key_index):
+    return scores / 2
+
+
+@keras.saving.register_keras_serializable(package="tests")
+def even(batch, head, query_index, key_index):
+    return keras.ops.equal((query_index + key_index) % 2, 0)
+
+
 CONFIGS = [  # every argument at another value than the default
     (
         BahdanauAttention,
@@ -1081,6 +1093,11 @@ CONFIGS = [  # every argument at another value than the default
             "use_gate": True,
             "seed": 5,
             "num_key_value_heads": 2,
+            "position": "relative",
+            "logit_soft_cap": 3.0,
+            "query_key_norm": "rms",
+            "score_modifier": halved,
+            "mask_function": even,
         },
     ),
 ]

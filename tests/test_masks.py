@@ -12,6 +12,7 @@ from keras_attention.masks import (
     causal_mask,
     combine_masks,
     padding_mask,
+    prefix_mask,
     segment_mask,
     window_mask,
 )
@@ -185,6 +186,38 @@ def test_order_and_repetition_do_not_matter(order, seed):
     masks = {name: make(np.random.default_rng(seed)) for name, make in MASKS.items()}
     expected = to_numpy(combine_masks(*masks.values()))
     assert_mask(combine_masks(*(masks[name] for name in order + order[:2])), expected)
+
+
+# Prefix
+
+
+@pytest.mark.parametrize(("T", "S"), [(5, 5), (3, 5), (5, 3), (1, 4)])
+def test_a_prefix_is_seen_by_all(run, T, S):
+    lengths = [0, 2, S, S + 3]
+    expected = np.zeros((4, T, S), bool)
+    for b, t, s in np.ndindex(*expected.shape):
+        expected[b, t, s] = s < lengths[b] or s <= t + (S - T)
+    assert_mask(run(lambda lengths: prefix_mask(lengths, T, S), lengths), expected)
+    assert_mask(prefix_mask(np.array(lengths, "uint8"), T, S), expected)
+    if T == S:
+        assert_mask(prefix_mask(lengths, T), expected)
+    assert_mask(prefix_mask([0], T, S)[0], ref.causal_mask(T, S))
+    assert_mask(prefix_mask([S], T, S)[0], np.ones((T, S), bool))
+
+
+def test_a_prefix_of_unknown_sizes():
+    spec = [tf.TensorSpec((None,), "int32"), tf.TensorSpec((), "int32"), tf.TensorSpec((), "int32")]
+    call = tf.function(prefix_mask, input_signature=spec)
+    for lengths, T, S in (([1, 2], 3, 3), ([0], 2, 4), ([], 2, 2)):
+        lengths = np.array(lengths, "int32")
+        assert_mask(call(lengths, T, S), to_numpy(prefix_mask(lengths, T, S)))
+
+
+def test_prefixes_that_are_none():
+    with pytest.raises(ValueError, match=r"lengths.*\(1, 2\)"):
+        prefix_mask([[1, 2]], 3)
+    with pytest.raises(ValueError, match="lengths.*integers.*float"):
+        prefix_mask([1.0], 3)
 
 
 # Errors

@@ -1,5 +1,7 @@
 """The pieces of MultiHeadAttention, alone and combined, against the reference."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -158,8 +160,14 @@ SEGMENTS = np.array([[1, 1, 1, 2, 2], [1, 1, 2, 2, 2]])
 # Each piece
 
 
-@pytest.mark.parametrize("name", PIECES)
-def test_each_piece_in_every_mode(run, rng, name):
+# Those that compile to something of their own; "all" has the others in it.
+COMPILED = ["rotary in part", "alibi", "relative, of the past", "layer norm", "all"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"), [("eager", n) for n in PIECES] + [(m, n) for m in MODES for n in COMPILED]
+)
+def test_each_piece_in_every_mode(rng, mode, name):
     """Grouped heads, causal, padding on the left with NaN in it."""
     layer = make(name, groups=2)
     x = rng.normal(size=(B, T, D)).astype("float32")
@@ -172,7 +180,7 @@ def test_each_piece_in_every_mode(run, rng, name):
     def call(x):
         return layer(x, use_causal_mask=True, return_attention_scores=True, **options)
 
-    close(run(call, x), wanted)
+    close(MODES[mode](call)(tf.constant(x)), wanted)
 
 
 @pytest.mark.parametrize("name", PIECES)
@@ -190,9 +198,8 @@ def test_each_piece_in_every_dtype(rng, dtype, name):
     np.testing.assert_array_equal(to_numpy(alone), to_numpy(output))
 
 
-@pytest.mark.parametrize("groups", [4, 1])
-def test_all_pieces_in_every_mode_and_dtype(run, rng, dtype, groups):
-    layer = make("all", groups, dtype)
+def test_all_pieces_in_every_mode_and_dtype(run, rng, dtype):
+    layer = make("all", groups=1, dtype=dtype)
     x, exact_x = rounded(rng.normal(size=(B, T, D)), dtype)
     bias = rng.normal(size=(B, N, T, T))
     bias[:, :, 2, 1] = -np.inf
@@ -226,7 +233,7 @@ POSITIONS = st.sampled_from(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_any_combination(data):
     """Kinds of positions, masks and other pieces, given as one draws them."""
@@ -526,7 +533,7 @@ def test_unknown_sizes(rng, mode):
     def call(x, positions, mask):
         return layer(x, positions=positions, query_mask=mask, return_attention_scores=True)
 
-    for batch, steps in ((2, 5), (1, 3), (3, 1)):
+    for batch, steps in ((2, 5), (3, 1)):
         x = rng.normal(size=(batch, steps, D)).astype("float32")
         positions = rng.integers(0, 9, size=(batch, steps)).astype("int32")
         mask = np.arange(steps) < rng.integers(1, steps + 1, size=(batch, 1))
@@ -552,14 +559,29 @@ def test_nothing_at_all(name):
         assert np.all(output == 0)
 
 
-def test_positions_of_the_wrong_length_in_a_graph():
-    """One position must not stand for all steps."""
-    layer = make("rotary")
-    spec = [tf.TensorSpec((None, None, D)), tf.TensorSpec((None,), "int32")]
-    call = tf.function(lambda x, p: layer(x, positions=p), input_signature=spec)
-    assert call(np.zeros((B, T, D)), np.arange(T)).shape == (B, T, D)
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("positions", []), ("positions", [B]), ("query_mask", [B]), ("value_mask", [B])],
+)
+def test_a_length_of_1_in_a_graph_of_unknown_lengths(name, sizes):
+    """One entry must not stand for all steps, also where the length alone is unknown."""
+    layer, dtype = make("rotary"), "int32" if name == "positions" else "bool"
+    spec = [tf.TensorSpec((B, None, D)), tf.TensorSpec((*sizes, None), dtype)]
+    call = tf.function(lambda x, given: layer(x, **{name: given}), input_signature=spec)
+    x = np.zeros((B, T, D), "float32")
+    assert call(x, np.ones((*sizes, T), dtype)).shape == (B, T, D)
     with pytest.raises(tf.errors.InvalidArgumentError):
-        call(np.zeros((B, T, D)), np.arange(1))
+        call(x, np.ones((*sizes, 1), dtype))
+
+
+def test_a_batch_of_1_in_a_graph_of_unknown_batches():
+    """The keys of one sample must not stand for those of all."""
+    layer = make("rotary", cross=True)
+    spec = [tf.TensorSpec((None, T, D)), tf.TensorSpec((None, S, Dv))]
+    call = tf.function(lambda query, value: layer(query, value), input_signature=spec)
+    assert call(np.zeros((B, T, D)), np.zeros((B, S, Dv))).shape == (B, T, D)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        call(np.zeros((B, T, D)), np.zeros((1, S, Dv)))
 
 
 # Precision
@@ -599,14 +621,23 @@ def model_of(layer):
 
 
 @pytest.mark.parametrize("name", PIECES)
+def test_config(rng, name):
+    """The same before and after building, and of a layer that is made from it."""
+    layer = MultiHeadAttention(N, H, num_key_value_heads=2, **PIECES[name]("float32"))
+    config = layer.get_config()
+    x = rng.normal(size=(B, T, D)).astype("float32")
+    layer(x)
+    assert layer.get_config() == config
+    again = MultiHeadAttention.from_config(json.loads(json.dumps(config)))
+    assert again.get_config() == config
+    randomise(layer), again(x)
+    again.set_weights(layer.get_weights())
+    close([again(x)], [to_numpy(layer(x))])
+
+
+@pytest.mark.parametrize("name", ["none", "rotary in part", "alibi", "layer norm", "all"])
 def test_saving_and_cloning(rng, tmp_path, name):
-    fresh = MultiHeadAttention(N, H, num_key_value_heads=2, **PIECES[name]("float32"))
-    before = keras.saving.serialize_keras_object(fresh)["config"]
-    model = model_of(fresh)
-    randomise(fresh)
-    assert keras.saving.serialize_keras_object(fresh)["config"] == before
-    again = MultiHeadAttention.from_config(fresh.get_config())
-    assert again.get_config() == fresh.get_config()
+    model = model_of(make(name, groups=2))
     x = rng.normal(size=(B, T, D)).astype("float32")
     wanted = to_numpy(model(x))
     model.save(tmp_path / "model.keras")
@@ -632,11 +663,10 @@ def test_one_relative_bias_for_several_layers(rng, tmp_path):
     close([loaded(inputs)], [to_numpy(model(inputs))])
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_fit(rng, jit):
-    """All weights learn."""
+def test_fit(rng):
+    """All weights learn, in a compiled step."""
     model = model_of(make("all", groups=2))
-    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit)
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
     x, y = (rng.normal(size=(4, T, D)).astype("float32") for _ in range(2))
     before = model.get_weights()
     model.fit(x, y, epochs=2, verbose=0)

@@ -1,5 +1,7 @@
 """Score functions against the papers' equations, in every mode and precision."""
 
+import math
+
 import numpy as np
 import pytest
 import reference as ref
@@ -12,6 +14,7 @@ from keras_attention.scores import (
     dot_score,
     general_score,
     scaled_dot_score,
+    soft_cap,
 )
 
 B, N, T, S, Dq, Dk, U = 2, 3, 5, 7, 11, 13, 17
@@ -155,6 +158,39 @@ def test_integers_count_as_the_numbers_they_are(name):
     actual = score.function(query, key, **weights)
     expected = ref.pairwise(score.reference, query, key, **weights)
     np.testing.assert_allclose(to_numpy(actual), expected, rtol=1e-5)
+
+
+# Soft cap
+
+
+@pytest.mark.parametrize("cap", [0.5, 2, np.float32(50.0)])
+def test_soft_cap(run, rng, dtype, cap, assert_close):
+    """cap tanh(scores / cap), one score at a time."""
+    scores, exact = rounded(20 * rng.normal(size=(2, 3, 5)), dtype)
+    expected = np.zeros(exact.shape)
+    for index in np.ndindex(*exact.shape):
+        expected[index] = float(cap) * math.tanh(exact[index] / float(cap))
+    actual = run(lambda scores: soft_cap(scores, cap), scores)
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCES[dtype], atol=1e-30)
+    assert soft_cap(scores, cap).dtype == dtype
+
+
+def test_soft_cap_of_small_and_of_endless_scores():
+    """Small ones stay, the others end at the cap; the gradient is 1 - tanh^2, and finite."""
+    scores = tf.constant([1e-4, -1e-4, 3.0, 1e30, np.inf, -np.inf], "float64")
+    with tf.GradientTape() as tape:
+        tape.watch(scores)
+        capped = soft_cap(scores, 3.0)
+    np.testing.assert_allclose(capped[:2], scores[:2], rtol=1e-8)
+    np.testing.assert_array_equal(capped[3:], [3.0, 3.0, -3.0])
+    expected = 1 - np.tanh(scores / 3.0) ** 2
+    np.testing.assert_allclose(tape.gradient(capped, scores), expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("cap", [0, -2.0, np.inf, np.nan, True, "3", None])
+def test_caps_that_are_none(cap):
+    with pytest.raises(ValueError, match="`logit_soft_cap` must be a positive number"):
+        soft_cap(ones(2, 3), cap)
 
 
 # Errors

@@ -55,7 +55,8 @@ class MultiHeadAttention(HeadPieces, HeadCache, AttentionAxes, AttentionLayer):
             ([Henry et al., 2020](https://arxiv.org/abs/2010.04245)), with learned scales.
         score_modifier: function `(scores, batch, head, query_index, key_index) -> scores`, after
             the soft cap and before biases; indices are integers that broadcast to the scores
-            `[B, N, T, S]`, of queries and keys their positions. Register it with Keras to save it.
+            `[B, N, T, S]`, of queries and keys their positions. -inf forbids a pair. Register it
+            with Keras to save it.
         mask_function: function `(batch, head, query_index, key_index) -> boolean`, True = may
             attend; anded with the other masks.
         **kwargs: arguments of `keras.layers.Layer` (name, dtype, ...), and `normalizer`, e.g.
@@ -72,7 +73,7 @@ class MultiHeadAttention(HeadPieces, HeadCache, AttentionAxes, AttentionLayer):
             axes, masks have the shape of their tensor without the features.
         cache: of self-attention, what `start_cache` or the last call returned: the query's keys
             and values are put behind those in it, and all may be attended to. Positions go on
-            from there; padded steps (`query_mask`), which come before the real ones, take none.
+            from there; padded steps (`query_mask`), e.g. before shorter prompts, take none.
 
     Returns:
         The output `[B, T, Dq]` (or `output_shape`), or `(output[, weights][, cache])` with weights
@@ -153,7 +154,7 @@ class MultiHeadAttention(HeadPieces, HeadCache, AttentionAxes, AttentionLayer):
             check_positive("sliding_window", sliding_window)
         self._sliding_window = sliding_window
         self.position = get_position(position)
-        self._logit_soft_cap = check_cap(logit_soft_cap)
+        self._logit_soft_cap = None if logit_soft_cap is None else check_cap(logit_soft_cap)
         self._query_key_norm = check_norm(query_key_norm)
         self._score_modifier = get_function("score_modifier", score_modifier)
         self._mask_function = get_function("mask_function", mask_function)

@@ -71,7 +71,8 @@ class SinkSoftmax(keras.layers.Layer):
         column = ops.zeros_like(ops.sum(scores, axis=-1, keepdims=True)) + sinks
         if mask is not None:
             allowed = ops.logical_and(mask, ops.ones_like(scores[..., :1, :], "bool"))
-            mask = ops.concatenate([allowed, ops.ones_like(allowed[..., :1])], axis=-1)
+            sink = ops.ones_like(ops.any(allowed, axis=-1, keepdims=True))
+            mask = ops.concatenate([allowed, sink], axis=-1)
         return masked_softmax(ops.concatenate([scores, column], axis=-1), mask)[..., :-1]
 
     def get_config(self):
