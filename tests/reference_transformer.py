@@ -91,15 +91,21 @@ def attention(query, memory, weights, mask):
     return output * scores.any(axis=(1, 3))[..., None], scores
 
 
-def block(x, weights, activation, norm_first, mask=None, memory=None, memory_mask=None):
-    """Encoder block, or with a memory decoder block: `(x [B, T, D], [weights of attentions])`."""
+def block(
+    x, weights, activation, norm_first, mask=None, memory=None, memory_mask=None, own=attention
+):
+    """Encoder block, or with a memory decoder block: `(x [B, T, D], [weights of attentions])`.
+
+    `own` is what computes the self-attention, which may know positions.
+    """
     x, scores = f64(x), []
 
     def attend(part, memory, mask):
         def sublayer(query):
             # Self-attention reads what its query is made of: normalised where that is.
             keys = query if memory is None else memory
-            output, found = attention(query, keys, weights[part], mask)
+            function = own if part == "self" else attention
+            output, found = function(query, keys, weights[part], mask)
             scores.append(found)
             return output
 
@@ -118,11 +124,21 @@ def block(x, weights, activation, norm_first, mask=None, memory=None, memory_mas
     return x, scores
 
 
-def stack(x, blocks, activation, norm_first, mask=None, memory=None, memory_mask=None, norm=None):
+def stack(
+    x,
+    blocks,
+    activation,
+    norm_first,
+    mask=None,
+    memory=None,
+    memory_mask=None,
+    norm=None,
+    own=attention,
+):
     """All blocks in turn, then, of pre-norm blocks, one more normalisation."""
     all_scores = []
     for weights in blocks:
-        x, scores = block(x, weights, activation, norm_first, mask, memory, memory_mask)
+        x, scores = block(x, weights, activation, norm_first, mask, memory, memory_mask, own)
         all_scores.append(scores)
     return (x if norm is None else normalize(x, **norm)), all_scores
 

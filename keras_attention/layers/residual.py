@@ -4,10 +4,43 @@ import keras
 
 from keras_attention.checks import check_flag, check_fraction
 
-NORMALIZATIONS = {
-    "layer": keras.layers.LayerNormalization,
-    "rms": keras.layers.RMSNormalization,
-}
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class RMSNormalization(keras.layers.RMSNormalization):
+    """`keras.layers.RMSNormalization` that hands on the mask of its input, as layer norm does.
+
+        x / sqrt(mean(x^2) + epsilon) * scale
+
+    [Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467), section 4.
+
+    Args:
+        **kwargs: as of Keras's layer.
+
+    Call arguments:
+        x: `[..., D]`.
+
+    Returns:
+        `[..., D]`.
+
+    Masking:
+        The output carries the mask of x.
+
+    Raises:
+        ValueError: as Keras's layer.
+
+    Example:
+
+    >>> import numpy as np
+    >>> RMSNormalization()(np.array([[3.0, -4.0]], "float32")).numpy().round(2)
+    array([[ 0.85, -1.13]], dtype=float32)
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+
+NORMALIZATIONS = {"layer": keras.layers.LayerNormalization, "rms": RMSNormalization}
 
 
 def normalization_layer(normalization, epsilon=1e-5, **kwargs):
@@ -35,9 +68,7 @@ def normalization_layer(normalization, epsilon=1e-5, **kwargs):
             f"`normalization` must be one of {', '.join(map(repr, NORMALIZATIONS))}. "
             f"Received: {normalization!r}."
         )
-    layer = NORMALIZATIONS[normalization](epsilon=epsilon, **kwargs)
-    layer.supports_masking = True  # which Keras' RMSNormalization does not say
-    return layer
+    return NORMALIZATIONS[normalization](epsilon=epsilon, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -6,6 +6,7 @@ import numpy as np
 from keras_attention.checks import check_fraction, check_positive
 from keras_attention.layers.pooling import MaskedPooling
 from keras_attention.layers.token_embedding import TokenEmbedding
+from keras_attention.models.inputs import as_texts
 from keras_attention.models.parts import (
     StackOptions,
     check_kwargs,
@@ -126,26 +127,31 @@ class TextClassifier(keras.Model):
         """The class of each text.
 
         Args:
-            texts: a list of str.
+            texts: a str, or a list of str.
             probabilities: whether to return the probabilities of all classes.
             batch_size: the number of texts read at a time.
 
         Returns:
-            A list of names; or an array `[B, C]`.
+            A list of names, for one str one name; or an array `[B, C]`, for one str `[C]`.
 
         Raises:
             ValueError: if the model was made without a tokenizer, or an item is no text.
         """
         if self.tokenizer is None:
             raise ValueError("`classify` needs a model that was made with a tokenizer.")
-        texts, logits = list(texts), np.zeros((0, len(self.class_names)), "float32")
+        (texts, single), logits = (
+            as_texts("texts", texts),
+            np.zeros((0, len(self.class_names)), "float32"),
+        )
         for first in range(0, len(texts), check_positive("batch_size", batch_size)):
             ids = self.tokenizer.encode(texts[first : first + batch_size])
             rows = keras.ops.convert_to_numpy(self(ids, training=False))
             logits = np.concatenate([logits, rows.astype("float32")])
         if probabilities:
-            return keras.ops.convert_to_numpy(keras.ops.softmax(logits)) if len(logits) else logits
-        return [self.class_names[i] for i in logits.argmax(axis=1)]
+            results = keras.ops.convert_to_numpy(keras.ops.softmax(logits)) if texts else logits
+        else:
+            results = [self.class_names[i] for i in logits.argmax(axis=1)]
+        return results[0] if single else results
 
     def get_config(self):
         config = serialized(self._arguments, ("tokenizer",))

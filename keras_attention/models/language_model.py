@@ -4,9 +4,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.checks import check_positive
+from keras_attention.checks import check_flag, check_positive
 from keras_attention.decoders.transformer import TransformerDecoder
 from keras_attention.layers.token_embedding import TokenEmbedding
+from keras_attention.models.inputs import as_ids, as_texts
 from keras_attention.models.parts import (
     StackOptions,
     check_kwargs,
@@ -103,6 +104,7 @@ class CausalLM(keras.Model):
         config = {k: v for k, v in locals().items() if k not in ("self", "kwargs", "__class__")}
         check_kwargs("CausalLM", kwargs)
         check_positive("layers", layers)
+        check_flag("tied_embeddings", tied_embeddings)
         stack = StackOptions(
             units,
             num_heads,
@@ -172,9 +174,11 @@ class CausalLM(keras.Model):
             A `SearchResult` or `BeamResult` of what follows.
 
         Raises:
-            ValueError: if an option is unknown, of a wrong value or of another search; or if prompt
-                and output have more steps than there are learned positions.
+            ValueError: if the prompts are no table of integers; an option is unknown, of a wrong
+                value or of another search; or if prompt and output have more steps than there are
+                learned positions.
         """
+        ids = as_ids("ids", ids, "[B, T]")
         function = choose_search(check_positive("beam_width", beam_width), options)
         check_positive("max_length", max_length)
         limit, steps = self._arguments["max_length"], ids.shape[1]
@@ -205,7 +209,8 @@ class CausalLM(keras.Model):
                 `top_p` and `seed` tokens are drawn. Each set of them is compiled once.
 
         Returns:
-            A list of str, each prompt with what follows it; for one str, one.
+            A list of str, each prompt with what follows it; for one str, one. With `num_results`
+            a list of lists, the best first.
 
         Raises:
             ValueError: if the model has no tokenizer, or an item is no text; and as `search`.
@@ -214,9 +219,10 @@ class CausalLM(keras.Model):
             raise ValueError(
                 "`generate` needs a model that was made with a tokenizer. `search` takes ids."
             )
-        if isinstance(prompts, (str, bytes)):
-            return self.generate([prompts], max_length, beam_width, **options)[0]
-        prompts, texts = list(prompts), []
+        prompts, single = as_texts("prompts", prompts)
+        choose_search(check_positive("beam_width", beam_width), options)
+        check_positive("max_length", max_length)
+        results = []
         for first in range(0, len(prompts), PROMPTS_AT_ONCE):
             ids = self._padded_left(prompts[first : first + PROMPTS_AT_ONCE])
 
@@ -225,12 +231,16 @@ class CausalLM(keras.Model):
 
             shape = (None, ids.shape[1])
             found = self._searches.get(search, shape, [max_length, beam_width], options)(ids)
-            new = np.asarray(found.ids)
-            new = new[:, 0] if new.ndim == 3 else new
-            both = np.concatenate([ids, new], axis=1)
-            decoded = np.asarray(self.tokenizer.decode(both)).astype("bytes")
-            texts += np.char.decode(decoded, "utf-8").tolist()
-        return texts
+            results += self._texts(ids, np.asarray(found.ids), "num_results" in options)
+        return results[0] if single else results
+
+    def _texts(self, ids, new, several):
+        """For each prompt `[T]` the text with what follows, `[L]` or `[N, L]`, behind it."""
+        if new.ndim == 3:
+            ids = np.broadcast_to(ids[:, None], (*new.shape[:2], ids.shape[1]))
+            ids, new = (ids, new) if several else (ids[:, 0], new[:, 0])
+        decoded = self.tokenizer.decode(np.concatenate([ids, new], axis=-1))
+        return np.char.decode(np.asarray(decoded).astype("bytes"), "utf-8").tolist()
 
     def _padded_left(self, prompts):
         ids = np.asarray(self.tokenizer.encode(prompts))
@@ -246,10 +256,6 @@ class CausalLM(keras.Model):
 
     def get_config(self):
         config = serialized(self._arguments, ("tokenizer",))
-        options = config["attention_options"] or {}
-        config["attention_options"] = {
-            name: keras.saving.serialize_keras_object(x) for name, x in options.items()
-        }
         return {**config, "name": self.name, "trainable": self.trainable}
 
     @classmethod

@@ -6,6 +6,7 @@ from keras_attention.checks import check_flag, check_fraction, check_positive
 from keras_attention.layers.position_embedding import LearnedEmbedding, SinusoidalEmbedding
 from keras_attention.layers.residual import normalization_layer
 from keras_attention.layers.transformer import TransformerDecoderBlock, TransformerEncoderBlock
+from keras_attention.layers.transformer_block import serialize_options
 from keras_attention.positions import RelativeBias
 from keras_attention.text import END
 
@@ -49,23 +50,35 @@ def check_kwargs(model, kwargs):
 
 
 def serialized(config, names):
-    """A model's arguments, those of the given names serialised where they are objects `[...]`."""
-    return {
-        name: keras.saving.serialize_keras_object(x)
-        if name in names and hasattr(x, "get_config")
-        else x
+    """A model's arguments as a config of plain values.
+
+    Args:
+        config: dictionary of the arguments, "attention_options" among them.
+        names: those of them that may be tokenizers, of ids `[B, T]`.
+
+    Returns:
+        A dictionary; `deserialized` undoes it.
+    """
+    serialize, options = keras.saving.serialize_keras_object, config["attention_options"]
+    config = {
+        name: serialize(x) if name in names and hasattr(x, "get_config") else x
         for name, x in config.items()
     }
+    return {**config, "attention_options": options and serialize_options(options)}
 
 
 def deserialized(config, custom_objects=None):
-    """Undoes `serialized`, for whatever in the config is a serialised object `[...]`."""
-    return {
-        name: keras.saving.deserialize_keras_object(x, custom_objects)
-        if isinstance(x, dict) and "class_name" in x
-        else x
-        for name, x in config.items()
-    }
+    """The arguments of a model, for tensors `[B, T]`, out of what `serialized` made of them."""
+
+    def make(x):
+        is_object = isinstance(x, dict) and "class_name" in x
+        return keras.saving.deserialize_keras_object(x, custom_objects) if is_object else x
+
+    options = config.get("attention_options")
+    config = {name: make(x) for name, x in config.items()}
+    if isinstance(options, dict):
+        config["attention_options"] = {name: make(x) for name, x in options.items()}
+    return config
 
 
 class StackOptions:
@@ -78,7 +91,7 @@ class StackOptions:
         position: "sinusoidal", "learned", "rotary", "alibi", "relative" or None.
         max_length: number of positions of "learned".
         norm_first, normalization, activation, dropout, attention_dropout, attention_options: as
-            of `TransformerEncoderBlock`.
+            of `TransformerEncoderBlock`. Of layers among the options each block has its own.
 
     Raises:
         ValueError: for a number out of range, an unknown name, or options that do not go together.
@@ -162,9 +175,18 @@ class StackOptions:
         return x
 
     def _options(self, bidirectional):
+        # One layer in all blocks would be one set of weights.
+        options = {name: _another(x) for name, x in self.attention_options.items()}
         if self.position not in IN_SCORES:
-            return self.attention_options
+            return options
         position = self.position
         if position == "relative":
             position = RelativeBias(bidirectional=bidirectional)
-        return {"position": position, **self.attention_options}
+        return {"position": position, **options}
+
+
+def _another(option):
+    """An option; if it is a layer `[...]`, one like it with weights of its own."""
+    if isinstance(option, keras.layers.Layer):
+        return type(option).from_config(option.get_config())
+    return option

@@ -61,7 +61,7 @@ class Transformer(keras.Model):
         num_heads: N, a divisor of D.
         feedforward_size: number of hidden units of the feed-forward networks; by default 4 D.
         position: "sinusoidal", "learned", "rotary", "alibi", "relative" or None.
-        max_length: number of positions of position "learned".
+        max_length: number of positions of position "learned", on each side.
         norm_first: whether sub-layers read normalised inputs (pre-norm) instead of their sums
             being normalised.
         normalization: "layer" or "rms".
@@ -73,7 +73,8 @@ class Transformer(keras.Model):
             (`SubwordTokenizer.fit_pair`); False for none.
         decoder_layers: number of blocks of the decoder, if another.
         attention_options: dictionary of further arguments of the self-attentions'
-            `MultiHeadAttention`, e.g. `{"num_key_value_heads": 2}`.
+            `MultiHeadAttention`, e.g. `{"num_key_value_heads": 2}`. Each block has its own of
+            layers among them.
         **kwargs: `name` and `trainable` of `keras.Model`.
 
     Call arguments:
@@ -170,6 +171,7 @@ class Transformer(keras.Model):
             embed_target,
             to_logits,
             *tokenizers(source, target),
+            max_positions=max_length,
         )
 
     def translate(self, texts, beam_width=1, **options):
@@ -182,10 +184,6 @@ class Transformer(keras.Model):
 
     def get_config(self):
         config = serialized(self._arguments, SIDES)
-        options = config["attention_options"] or {}
-        config["attention_options"] = {
-            name: keras.saving.serialize_keras_object(x) for name, x in options.items()
-        }
         return {**config, "name": self.name, "trainable": self.trainable}
 
     @classmethod

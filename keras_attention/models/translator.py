@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_attention.checks import check_positive
 from keras_attention.layers.no_attention import NoAttention
+from keras_attention.models.inputs import as_ids, as_texts
 from keras_attention.models.searches import CompiledSearches, choose_search
 from keras_attention.search import beam_search
 from keras_attention.text import END, PAD, START
@@ -46,12 +47,17 @@ class Translator:
         embed: function from target ids `[B]` to `[B, E]`.
         to_logits: function from the decoder's outputs `[B, U]` to logits `[B, V]`.
         source, target: the tokenizers, or None where the model was made for ids only.
+        max_positions: the most steps that encoder and decoder can have, e.g. as they have learned
+            positions; None where there is no limit.
     """
 
-    def __init__(self, encoder, decoder, embed, to_logits, source=None, target=None):
+    def __init__(
+        self, encoder, decoder, embed, to_logits, source=None, target=None, max_positions=None
+    ):
         self.encoder, self.decoder = encoder, decoder
         self.embed, self.to_logits = embed, to_logits
         self.source, self.target = source, target
+        self.max_positions = max_positions
         self._attends = not isinstance(decoder.attention, NoAttention)
         self._searches = CompiledSearches()
 
@@ -66,7 +72,7 @@ class Translator:
         Returns:
             The projected memory, a tuple of tensors `[B, S, ...]`, and the decoder's state.
         """
-        source_ids = _as_ids(source_ids)
+        source_ids = as_ids("source_ids", source_ids, "[B, S]")
         # (A Keras model with one output returns it without the list.)
         memory, *state = keras.tree.flatten(self.encoder(source_ids, training=False))
         memory = self.decoder.precompute(memory, ops.not_equal(source_ids, PAD))
@@ -88,7 +94,7 @@ class Translator:
         Args:
             source_ids: integers `[B, S]`, 0 is padding.
             max_length: L, the most tokens of an output, the end included; by default about one
-                and a half times S.
+                and a half times S, or as many as the model has positions.
             beam_width: 1 for `greedy_search`, more for `beam_search`.
             **options: further arguments of the search: of all `min_length`, `no_repeat_ngram` and
                 `forbidden_tokens` (by default PAD and START; other ones take their place); of
@@ -99,10 +105,10 @@ class Translator:
             A `SearchResult`; of `beam_search` a `BeamResult`.
 
         Raises:
-            ValueError: if the source is no table of integers, or an option is unknown, of a wrong
-                value or of another search.
+            ValueError: if the source is no table of integers, an option is unknown, of a wrong
+                value or of another search, or the model has too few positions.
         """
-        source_ids = _as_ids(source_ids)
+        source_ids = as_ids("source_ids", source_ids, "[B, S]")
         function = choose_search(check_positive("beam_width", beam_width), options)
         if source_ids.shape[0] == 0:  # Keras' cells can not add a bias to no rows
             row = ops.zeros((1, source_ids.shape[1]), source_ids.dtype)
@@ -112,8 +118,8 @@ class Translator:
             mask = ops.not_equal(source_ids, PAD)
             options = {**options, "beam_width": beam_width, "memory_mask": mask}
         if max_length is None:
-            max_length = default_length(source_ids.shape[1])
-        check_positive("max_length", max_length)
+            max_length = self._at_most(default_length(source_ids.shape[1]))
+        self._check_positions(source_ids.shape[1], check_positive("max_length", max_length))
         memory, state = self.encode(source_ids, max_length)
         return function(
             self.step,
@@ -139,7 +145,8 @@ class Translator:
             tokens is empty.
 
         Raises:
-            ValueError: if the model has no tokenizers, or an item is no text; and as `search`.
+            ValueError: if the model has no tokenizers, an item is no text, or a text has more
+                tokens than the model has positions; and as `search`.
         """
         if self.source is None or self.target is None:
             raise ValueError(
@@ -149,22 +156,34 @@ class Translator:
         beam_width = check_positive("beam_width", beam_width)
         max_length = None if max_length is None else check_positive("max_length", max_length)
         choose_search(beam_width, options)
-        single = isinstance(texts, (str, bytes))
-        texts = [texts] if single else _as_list(texts)
+        texts, single = as_texts("texts", texts)
         if not texts:
             return []
         ids = np.asarray(self.source.encode(texts, add_end=True))
         lengths = (ids != PAD).sum(axis=1)
+        self._check_positions(int(lengths.max()), max_length)
         results = [None] * len(texts)
         for rows, default in _batches(lengths):
             batch = ids[rows, : lengths[rows].max()]
-            longest = default if max_length is None else max_length
+            longest = self._at_most(default) if max_length is None else max_length
             found = self._compiled(longest, beam_width, options)(batch)
             for row, result in zip(rows, self._texts(batch, found, details), strict=True):
                 results[row] = result
         several = "num_results" in options
         results = [x if several else x[0] for x in results]
         return results[0] if single else results
+
+    def _at_most(self, length):
+        return length if self.max_positions is None else min(length, self.max_positions)
+
+    def _check_positions(self, source_length, max_length):
+        """Raises if source or output `[B, L]` may have more steps than there are positions."""
+        for name, steps in (("The source", source_length), ("`max_length`", max_length)):
+            if None not in (steps, self.max_positions) and steps > self.max_positions:
+                raise ValueError(
+                    f"{name} must be at most {self.max_positions} tokens long, the number of "
+                    f"positions that the model has. Received: {steps}."
+                )
 
     def _compiled(self, max_length, beam_width, options):
         """The search as a compiled function of source ids, made once for each set of options."""
@@ -204,17 +223,6 @@ class Translator:
         ]
 
 
-def _as_list(texts):
-    """A list of texts from a list, tuple, array or tensor of them."""
-    if hasattr(texts, "numpy"):
-        texts = texts.numpy()
-    if isinstance(texts, np.ndarray) and texts.ndim == 1:
-        return texts.tolist()
-    if not isinstance(texts, (list, tuple)):
-        raise ValueError(f"`texts` must be a str or a list of str. Received: {texts!r}.")
-    return list(texts)
-
-
 def _batches(lengths):
     """Rows of like lengths, and the most tokens of their outputs, which is the same for a batch.
 
@@ -231,18 +239,6 @@ def default_length(source_length):
     """The most tokens of an output to sources `[B, S]`; in steps, so that few graphs are made."""
     length = 100 if source_length is None else source_length
     return 32 * (1 + (3 * length // 2 + 10) // 32)
-
-
-def _as_ids(ids):
-    ids = ops.convert_to_tensor(ids)
-    dtype = keras.backend.standardize_dtype(ids.dtype)
-    if len(ids.shape) != 2 or not dtype.startswith(("int", "uint")):
-        raise ValueError(
-            f"`source_ids` must be integers [B, S]. Received dtype {dtype}, shape {ids.shape}."
-        )
-    if ids.shape[1] == 0:
-        raise ValueError("`source_ids` must have at least one step (0 is padding). Received none.")
-    return ids
 
 
 def _strings(tokenizer, ids):
