@@ -378,6 +378,7 @@ def test_a_layer_that_is_built_by_its_first_step(rng):
     close([outputs], [expected(layer, x, causal=True)[0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_go_through_the_cache(rng, kind):
     layer, x = made("all", kind), tf.constant(draw(rng))

@@ -174,6 +174,7 @@ def loss():
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["float32", "mixed_float16", "mixed_bfloat16"])
 def test_a_step_of_training(name):
     """It moves every weight, with an empty sample in the batch; and large activations."""
@@ -189,6 +190,7 @@ def test_a_step_of_training(name):
     assert np.isfinite(np.asarray(model(IDS)).astype("float32")).all()
 
 
+@pytest.mark.slow
 def test_xla_trains_as_the_graph_does():
     losses = []
     for jit_compile in (False, True):
@@ -198,6 +200,7 @@ def test_xla_trains_as_the_graph_does():
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_fit_learns_which_letter_comes_first():
     rng = np.random.default_rng(0)
     texts = ["".join(rng.permutation(list("abcdef"))) for _ in range(200)]

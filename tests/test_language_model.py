@@ -246,6 +246,7 @@ def test_a_step_of_training_moves_every_weight():
         assert not unmoved(model, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(eager, name):
     model = make("rotary", LETTERS, dtype=name)
@@ -258,6 +259,7 @@ def test_mixed_precision(eager, name):
     assert np.isfinite(model.evaluate(IDS, np.roll(IDS, -1, axis=1), verbose=0))
 
 
+@pytest.mark.slow
 def test_xla_trains_as_the_graph_does():
     losses = []
     for jit_compile in (False, True):
@@ -267,6 +269,7 @@ def test_xla_trains_as_the_graph_does():
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_fit_learns_a_text_and_goes_on_with_it():
     """A text of which each letter follows from the two before it."""
     text = "abcadc" * 100

@@ -164,6 +164,7 @@ SEGMENTS = np.array([[1, 1, 1, 2, 2], [1, 1, 2, 2, 2]])
 COMPILED = ["rotary in part", "alibi", "relative, of the past", "layer norm"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "name"),
     [("eager", name) for name in PIECES]
@@ -665,6 +666,7 @@ def test_one_relative_bias_for_several_layers(rng, tmp_path):
     close([loaded(inputs)], [to_numpy(model(inputs))])
 
 
+@pytest.mark.slow
 def test_fit(rng):
     """All weights learn, in a compiled step."""
     model = model_of(make("all", groups=2))

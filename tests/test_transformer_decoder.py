@@ -272,6 +272,7 @@ def language(decoder, seed=3):
     return step, slow_step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "search"),
     [
@@ -309,6 +310,7 @@ def test_searches_with_the_cache_find_what_those_without_find(rng, case, search)
     assert found.attention_scores.shape[-2:] == (length, S)
 
 
+@pytest.mark.slow
 def test_a_loop_compiled_by_xla(rng, mode):
     decoder = DECODERS["rotary"]
     _, memory = draw(rng)
