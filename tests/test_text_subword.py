@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_attention.text import END, PAD, START, UNKNOWN, SubwordTokenizer, subwords
+from keras_attention.text.tokenizer import RESERVED
 
 REASON = "subwords need the extra keras-attention-layers[text]"
 pytest.importorskip("sentencepiece", reason=REASON)
@@ -247,3 +248,93 @@ def test_a_model_that_is_none():
 
 def test_special_pieces_are_not_text():
     assert len({*subwords.STAND_INS.values(), *subwords.SPECIAL_PIECES.values()}) == 6
+
+
+# Two sides that share one model
+
+TARGETS = [" ".join(random.choices(WORDS[:40], k=6)) for _ in range(200)]
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def pair(request):
+    """Sources with letters that targets lack, and the tokenizers of both."""
+    sources = [text.replace("a", "ä").replace("b", "ß") for text in SENTENCES]
+    options = {"vocabulary_size": 220, "model_type": request.param}
+    return sources, SubwordTokenizer.fit_pair(sources, TARGETS, **options), request.param
+
+
+def test_both_sides_have_the_same_ids(pair):
+    sources, (source, target), _ = pair
+    assert RESERVED < target.size < source.size == 220
+    assert target.tokens == source.tokens[: target.size]
+    assert len(set(source.tokens)) == source.size
+    assert np.array_equal(source.encode(TARGETS), target.encode(TARGETS))
+    for tokenizer, texts in ((source, sources), (target, TARGETS), (source, TARGETS)):
+        ids = tokenizer.encode(texts, add_start=True, add_end=True)
+        assert strings(tokenizer.decode(ids)) == texts
+        assert not (ids.numpy() == UNKNOWN).any()
+
+
+def test_tokens_of_targets_come_first(pair):
+    """All of them, and none that only sources hold."""
+    sources, (source, target), _ = pair
+    used = set(np.unique(source.encode(TARGETS))) - {PAD}
+    assert used == set(range(RESERVED, target.size))
+    assert np.max(source.encode(sources)) >= target.size
+
+
+def test_the_new_order_splits_texts_as_before(pair):
+    """Also what was not learned from: the model decides by scores, not by ids."""
+    sources, (source, _), model_type = pair
+    before = SubwordTokenizer.fit([*sources, *TARGETS], 220, model_type=model_type)
+    assert sorted(before.tokens) == sorted(source.tokens) and before.tokens != source.tokens
+    texts = [*sources[:50], *TARGETS[:50], "abc Äßä hhh", *ODD]
+    pieces = [strings(x.tokens_of(x.encode(texts))) for x in (before, source)]
+    assert pieces[0] == pieces[1]
+
+
+def test_ids_beyond_the_limit_are_unknown(pair):
+    sources, (source, target), _ = pair
+    ids, limited = (x.encode(sources[:20]).numpy() for x in (source, target))
+    assert np.array_equal(limited, np.where(ids < target.size, ids, UNKNOWN))
+    assert (limited == UNKNOWN).any()
+    assert "⁇" in strings(target.decode(limited))[0]
+    assert set(strings(target.tokens_of([[target.size, source.size, -1]]))[0]) == {"⁇"}
+    assert strings(target.decode([[target.size]])) == ["⁇"]
+
+
+def test_a_limit_is_saved(pair):
+    _, (source, target), _ = pair
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(target)))
+    again = keras.saving.deserialize_keras_object(config)
+    for copied in (again, copy.deepcopy(target), pickle.loads(pickle.dumps(target))):
+        assert (copied.limit, copied.size) == (target.limit, target.size)
+        assert copied.get_config() == target.get_config()
+        assert np.array_equal(copied.encode(SENTENCES), target.encode(SENTENCES))
+    limited = SubwordTokenizer(source.model, limit=np.int64(target.size))
+    assert json.loads(json.dumps(limited.get_config()))["limit"] == target.size
+    assert SubwordTokenizer(source.model, limit=10**6).size == source.size
+
+
+def test_a_limit_in_a_saved_model(pair, tmp_path):
+    _, (_, target), _ = pair
+    module = tf.Module()
+    module.function = there_and_back(target)
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures={"one": module.function})
+    served = tf.saved_model.load(str(tmp_path / "m")).signatures["one"](
+        texts=tf.constant(SENTENCES)
+    )
+    assert np.array_equal(served["ids"], target.encode(SENTENCES, add_end=True))
+
+
+def test_bad_pairs(pair):
+    _, (source, _), _ = pair
+    for bad in (4, 0, True, 5.5, "ten"):
+        with pytest.raises(ValueError, match="limit must be .* above 4, or None. Got"):
+            SubwordTokenizer(source.model, limit=bad)
+    with pytest.raises(ValueError, match="texts must hold a text"):
+        SubwordTokenizer.fit_pair([""], [])
+    with pytest.raises(ValueError, match="targets: texts must be an iterable"):
+        SubwordTokenizer.fit_pair(SENTENCES, "abc")
+    with pytest.raises(ValueError, match=r"targets: texts\[1\]"):
+        SubwordTokenizer.fit_pair(SENTENCES, ["a", None])

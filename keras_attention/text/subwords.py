@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import re
+from numbers import Integral
 from typing import NamedTuple
 
 import keras
@@ -79,9 +80,10 @@ class SubwordTokenizer(Tokenizer):
 
     def __init__(self, model, lowercase=False, normalization="NFC", limit=None):
         check_normalization(normalization)
-        if limit is not None and (isinstance(limit, bool) or int(limit) <= RESERVED):
-            raise ValueError(f"limit must be above {RESERVED}, or None. Got {limit!r}")
-        self.limit = limit
+        is_count = isinstance(limit, Integral) and not isinstance(limit, bool)
+        if limit is not None and not (is_count and limit > RESERVED):
+            raise ValueError(f"limit must be an integer above {RESERVED}, or None. Got {limit!r}")
+        self.limit = None if limit is None else int(limit)
         try:
             self._model = base64.b64decode(model, validate=True)
         except (ValueError, TypeError) as error:
@@ -157,7 +159,7 @@ class SubwordTokenizer(Tokenizer):
             ValueError: as `fit`.
             ImportError: as `fit`.
         """
-        sources, targets = list(check_texts(sources)), list(check_texts(targets))
+        sources, targets = _side("sources", sources), _side("targets", targets)
         joint = cls.fit([*sources, *targets], vocabulary_size, **options)
         used = np.zeros(joint.size, "int64")
         for some in batches(targets, TEXTS_AT_ONCE):
@@ -214,6 +216,15 @@ class SubwordTokenizer(Tokenizer):
         if self._made is None:
             self._made = _graph_functions(self._model)
         return self._made
+
+
+def _side(name, texts):
+    """A list of texts; errors say which of both lists has what is none, and where."""
+    try:
+        as_strings(texts := list(check_texts(texts)))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return texts
 
 
 class _Functions(NamedTuple):
