@@ -23,9 +23,14 @@ class HeadCache:
         Returns:
             A dictionary of tensors, the batch first, or scalars: plain values that can be
             gathered and carried through loops.
+
+        Raises:
+            ValueError: if a number is no positive integer.
         """
         if max_length is not None:
             check_positive("max_length", max_length)
+        if not hasattr(batch_size, "dtype") and batch_size != 0:
+            check_positive("batch_size", batch_size)
         kept = None if self._sliding_window is None else self._sliding_window - 1
         rolling = None if kept is None or (max_length or kept + 1) <= kept else kept
         one = (1,) if self._grouped else ()
@@ -38,6 +43,12 @@ class HeadCache:
         if len(steps.shape) != 3:
             raise ValueError(f"A `cache` takes steps [B, T, D]. Received shape {steps.shape}.")
         caches.check_structure(cache)
+        rows = cache["next"].shape[0]
+        if None not in (rows, steps.shape[0]) and rows != steps.shape[0]:
+            raise ValueError(
+                f"`cache` is of another layer or batch: it has {rows} rows. Received a query of "
+                f"{steps.shape[0]}."
+            )
         counted, following = caches.next_positions(cache, mask, ops.shape(steps)[1])
         if positions is not None:
             counted = ops.zeros_like(counted) + positions

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_attention import checks
 from keras_attention.positions.turns import as_positions, fit_steps
 
 
@@ -98,9 +99,13 @@ def modify_scores(function, scores, places, heads):
         ValueError: if the function returns another shape.
     """
     rank = len(scores.shape)
-    modified = ops.convert_to_tensor(
-        function(scores, *_batch_and_head(ops.shape(scores)[0], heads, rank), *places.grid(rank))
-    )
+    indices = (*_batch_and_head(ops.shape(scores)[0], heads, rank), *places.grid(rank))
+    modified = _as_result("score_modifier", function(scores, *indices))
+    if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(modified.dtype)):
+        raise ValueError(
+            "`score_modifier` must return floating scores; booleans belong in `mask_function`. "
+            f"Received dtype {keras.backend.standardize_dtype(modified.dtype)}."
+        )
     if len(modified.shape) != rank or any(
         None not in pair and pair[0] != pair[1]
         for pair in zip(modified.shape, scores.shape, strict=True)
@@ -128,16 +133,27 @@ def mask_from_function(function, places, batch, heads, rank):
     Raises:
         ValueError: if the function returns something else.
     """
-    mask = function(*_batch_and_head(batch, heads, rank), *places.grid(rank))
-    mask = ops.convert_to_tensor(mask)
+    indices = (*_batch_and_head(batch, heads, rank), *places.grid(rank))
+    mask = _as_result("mask_function", function(*indices))
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype != "bool" or len(mask.shape) not in (0, rank):
         raise ValueError(
             "`mask_function` must return booleans (True = may attend) that broadcast to the "
             f"scores, of rank {rank}. Received dtype {dtype}, shape {tuple(mask.shape)}."
         )
-    _, keys = places.grid(rank)
+    queries, keys = places.grid(rank)
+    sizes = (heads, queries.shape[-2], keys.shape[-1])
+    if len(mask.shape):
+        checks.check_broadcast("mask_function", mask.shape[-3:], sizes)
     return ops.logical_and(mask, ops.ones_like(keys, "bool"))  # an entry for each key
+
+
+def _as_result(name, result):
+    """What a user's function returned, as a tensor, or an error that names the function."""
+    try:
+        return ops.convert_to_tensor(result)
+    except (TypeError, ValueError):
+        raise ValueError(f"`{name}` must return a tensor. Received: {result!r}.") from None
 
 
 def _batch_and_head(batch, heads, rank):

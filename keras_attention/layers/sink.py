@@ -31,7 +31,7 @@ class SinkSoftmax(keras.layers.Layer):
         sink.
 
     Raises:
-        ValueError: if the scores have no axis of heads.
+        ValueError: if the scores have no axis of heads, or another number of heads.
 
     Example: a sink of 0 is like one more key with score 0
 
@@ -45,6 +45,7 @@ class SinkSoftmax(keras.layers.Layer):
 
     def __init__(self, initializer="zeros", **kwargs):
         super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True  # of the Keras masks of scores; weights carry none
         self.initializer = keras.initializers.get(initializer)
 
     def build(self, scores_shape):
@@ -64,7 +65,12 @@ class SinkSoftmax(keras.layers.Layer):
 
     def call(self, scores, mask=None):
         scores = upcast(scores)
-        heads = self.sinks.shape[0]
+        heads, given = self.sinks.shape[0], scores.shape[-3]
+        if heads not in (given, given * (scores.shape[-4] or 1)):
+            raise ValueError(
+                f"This SinkSoftmax was built for {heads} heads. Received scores of shape "
+                f"{tuple(scores.shape)}: each layer needs one of its own."
+            )
         grouped = scores.shape[-3] != heads  # `[B, N / G, G, T, S]`
         shape = (heads // scores.shape[-3], scores.shape[-3], 1, 1) if grouped else (heads, 1, 1)
         sinks = ops.reshape(ops.cast(self.sinks, scores.dtype), shape)
@@ -74,6 +80,9 @@ class SinkSoftmax(keras.layers.Layer):
             sink = ops.ones_like(ops.any(allowed, axis=-1, keepdims=True))
             mask = ops.concatenate([allowed, sink], axis=-1)
         return masked_softmax(ops.concatenate([scores, column], axis=-1), mask)[..., :-1]
+
+    def compute_mask(self, scores, previous_mask=None):
+        return None
 
     def get_config(self):
         return {

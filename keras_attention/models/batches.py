@@ -71,6 +71,14 @@ def text_batches(
 
     if batch_size is not None:
         check_positive("batch_size", batch_size)
+    if max_length is not None:
+        check_positive("max_length", max_length)
+    for name, x in (
+        ("source_tokenizer", source_tokenizer),
+        ("target_tokenizer", target_tokenizer),
+    ):
+        if not hasattr(x, "encode"):
+            raise DataError(f"`{name}` must be a tokenizer. Received: {x!r}.")
     if length_multiple is not None:
         check_positive("length_multiple", length_multiple)
     pairs = _pairs(sources, targets, source_tokenizer, target_tokenizer, max_length)
@@ -80,7 +88,7 @@ def text_batches(
         count, order = -(-len(pairs) // size), partial(_equal_sizes, lengths, size)
     else:
         longest = _rounded(lengths.max(axis=1), length_multiple)
-        longest = _check_longest(longest, tokens_per_batch)
+        longest = _check_longest(longest, tokens_per_batch, length_multiple or 1)
         ends = _ends_within(np.sort(longest), tokens_per_batch, batch_size)
         count, order = len(ends), partial(_equal_lengths, longest, ends)
 
@@ -157,14 +165,15 @@ def _shuffled(batches, random):
     return batches
 
 
-def _check_longest(longest, tokens_per_batch):
+def _check_longest(longest, tokens_per_batch, multiple):
     check_positive("tokens_per_batch", tokens_per_batch)
     too_long = int(np.sum(longest > tokens_per_batch))
     if too_long:
+        limit = tokens_per_batch // multiple * multiple - 1  # END takes one
         raise DataError(
             f"`tokens_per_batch` must hold each pair. Received {tokens_per_batch:,}; "
             f"{too_long:,} of {len(longest):,} pairs need more, up to {longest.max():,} tokens. "
-            f"`max_length={tokens_per_batch - 1}` leaves those out."
+            + (f"`max_length={limit}` leaves those out." if limit > 0 else "")
         )
     return longest
 

@@ -49,6 +49,13 @@ def language_batches(ids, length, batch_size=64, shuffle=True, seed=0, epoch=Non
         raise DataError(
             f"`ids` must be integers [N]. Received shape {ids.shape}, dtype {ids.dtype}."
         )
+    # (A file that is read batch by batch is not read twice for this.)
+    if (
+        len(ids)
+        and not isinstance(ids, np.memmap)
+        and not 0 <= int(ids.min()) <= int(ids.max()) < 2**31
+    ):
+        raise DataError(f"`ids` must lie in 0 to 2^31 - 1. Received {ids.min()} to {ids.max()}.")
     if len(ids) <= length:
         raise DataError(
             "`ids` must have more than `length` tokens. "

@@ -128,7 +128,7 @@ class Transformer(keras.Model):
             "decoder_layers", layers if decoder_layers is None else decoder_layers
         )
         source_size, target_size = (vocabulary_size(name, config[name]) for name in SIDES)
-        _check_tied(tied_embeddings, source_size, target_size)
+        _check_tied(tied_embeddings, source_size, target_size, tokenizers(source, target))
         stack = StackOptions(
             units,
             num_heads,
@@ -191,7 +191,7 @@ class Transformer(keras.Model):
         return cls(**deserialized(config, custom_objects))
 
 
-def _check_tied(tied, source_size, target_size):
+def _check_tied(tied, source_size, target_size, sides):
     if tied not in TIED:
         raise ValueError(f"`tied_embeddings` must be False, True or 'all'. Received: {tied!r}.")
     if tied == "all" and target_size > source_size:
@@ -199,3 +199,10 @@ def _check_tied(tied, source_size, target_size):
             "`tied_embeddings='all'` needs a target whose ids are the first of the source's "
             f"(`SubwordTokenizer.fit_pair`). Received {source_size} and {target_size} ids."
         )
+    if tied == "all" and None not in sides:
+        source, target = (side.tokens for side in sides)
+        if source[:target_size] != target:
+            raise ValueError(
+                "`tied_embeddings='all'` needs a target whose tokens are the first of the source's "
+                "(`SubwordTokenizer.fit_pair`). Received tokenizers with other tokens."
+            )

@@ -2,8 +2,6 @@
 
 import base64
 import hashlib
-import io
-import re
 from numbers import Integral
 from typing import NamedTuple
 
@@ -12,15 +10,12 @@ import numpy as np
 
 from keras_attention.text.inputs import as_strings, check_normalization
 from keras_attention.text.normalization import normalize
+from keras_attention.text.subword_models import missing_package, reorder_pieces, train_model
 from keras_attention.text.tables import strings_constant
 from keras_attention.text.tokenizer import (
-    END,
     PAD,
     RESERVED,
     SPECIAL_TOKENS,
-    START,
-    UNKNOWN,
-    UNKNOWN_TEXT,
     Tokenizer,
 )
 from keras_attention.text.vocabulary import TEXTS_AT_ONCE, batches, check_texts, prepare
@@ -28,17 +23,9 @@ from keras_attention.text.vocabulary import TEXTS_AT_ONCE, batches, check_texts,
 MODEL_TYPES = ("unigram", "bpe")
 # SentencePiece reads a meaning into the first of each of these: it writes spaces as "▁", and drops
 # training texts that hold "▅" or a NUL. Code points that Unicode sets aside for internal use stand
-# for them in the model, and name the special pieces, lest "<s>" in a text be taken for one.
+# for them in the model.
 STAND_INS = {"▁": "\ufdd0", "▅": "\ufdd1"}
 NUL, REPLACEMENT = r"\x00", "\ufffd"
-SPECIAL_PIECES = {
-    "pad_piece": "\ufdd2",
-    "bos_piece": "\ufdd3",
-    "eos_piece": "\ufdd4",
-    "unk_piece": "\ufdd5",
-}
-# What SentencePiece allows at least.
-SHORTEST_LIMIT = 10
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -125,13 +112,15 @@ class SubwordTokenizer(Tokenizer):
         check_normalization(normalization)
         if model_type not in MODEL_TYPES:
             raise ValueError(f"model_type must be one of {MODEL_TYPES}. Got {model_type!r}")
-        if vocabulary_size <= RESERVED:
-            raise ValueError(f"vocabulary_size must be above {RESERVED}. Got {vocabulary_size}")
+        if not isinstance(vocabulary_size, Integral) or vocabulary_size <= RESERVED:
+            raise ValueError(
+                f"vocabulary_size must be above {RESERVED}, an integer. Got {vocabulary_size!r}"
+            )
         if not 0 < character_coverage <= 1:
             raise ValueError(
                 f"character_coverage must be above 0 and at most 1. Got {character_coverage}"
             )
-        model = _train(
+        model = train_model(
             list(_prepared(check_texts(texts), lowercase, normalization)),
             vocab_size=vocabulary_size,
             model_type=model_type,
@@ -165,7 +154,7 @@ class SubwordTokenizer(Tokenizer):
         for some in batches(targets, TEXTS_AT_ONCE):
             used += np.bincount(np.ravel(joint.encode(some)), minlength=joint.size)
         used[:RESERVED] = 1
-        model = _reorder(joint._model, np.argsort(used == 0, kind="stable"))
+        model = reorder_pieces(joint._model, np.argsort(used == 0, kind="stable"))
         text = base64.b64encode(model).decode("ascii")
         common = (text, joint.lowercase, joint.normalization)
         return cls(*common), cls(*common, limit=int((used > 0).sum()))
@@ -245,7 +234,7 @@ def _graph_functions(model):
     try:
         import tensorflow_text
     except ImportError as error:
-        raise _missing("tensorflow_text") from error
+        raise missing_package("tensorflow_text") from error
 
     name = f"sentencepiece_{hashlib.sha256(model).hexdigest()}"
 
@@ -259,10 +248,6 @@ def _graph_functions(model):
         tf.function(lambda ids: processor().detokenize(ids), input_signature=[ids]),
         tf.function(lambda: processor().id_to_string(tf.range(processor().vocab_size()))),
     )
-
-
-def _missing(name):
-    return ImportError(f"SubwordTokenizer needs {name}: pip install keras-attention-layers[text]")
 
 
 def _escape(strings, lowercase, normalization):
@@ -291,60 +276,3 @@ def _prepared(texts, lowercase, normalization):
         strings = _mark_start(_escape(as_strings(some, first=first), lowercase, normalization))
         yield from strings.numpy()
         first += len(some)
-
-
-def _train(texts, **options):
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise _missing("sentencepiece") from error
-    texts = [text for text in texts if text]
-    if not texts:
-        raise ValueError("texts must hold a text that is not empty. Got none")
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
-            model_writer=model,
-            pad_id=PAD,
-            bos_id=START,
-            eos_id=END,
-            unk_id=UNKNOWN,
-            unk_surface=UNKNOWN_TEXT,
-            **SPECIAL_PIECES,
-            normalization_rule_name="identity",
-            add_dummy_prefix=False,
-            remove_extra_whitespaces=False,
-            max_sentence_length=max(SHORTEST_LIMIT, *map(len, texts)),
-            num_threads=4,  # The sums, and so the model, depend on their number.
-            minloglevel=2,
-            **options,
-        )
-    except RuntimeError as error:
-        problem = _explain(str(error), options["vocab_size"])
-        raise ValueError(f"vocabulary_size must be {problem}") from error
-    return model.getvalue()
-
-
-def _reorder(model, order):
-    """The model with its pieces in another order. (Scores, not ids, decide how a text is split.)"""
-    from sentencepiece import sentencepiece_model_pb2
-
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    pieces = [sentencepiece_model_pb2.ModelProto.SentencePiece() for _ in order]
-    for piece, old in zip(pieces, order, strict=True):
-        piece.CopyFrom(proto.pieces[old])
-    del proto.pieces[:]
-    proto.pieces.extend(pieces)
-    return proto.SerializeToString()
-
-
-def _explain(message, size):
-    if limit := re.search(r"size too high.*<= (\d+)", message):
-        return f"at most {limit[1]} for these texts, which hold no more subwords. Got {size}"
-    if limit := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return (
-            f"at least {limit[1]} for these texts, to hold each of their characters; or lower "
-            f"character_coverage. Got {size}"
-        )
-    return f"such that SentencePiece can learn it. Got {size}, and from SentencePiece: {message}"
