@@ -37,7 +37,7 @@ def test_sinks_of_other_heads(x):
 def test_a_rotary_cache_of_another_batch(x):
     layer = MultiHeadAttention(4, 4, position="rotary")
     layer(x)
-    with pytest.raises(ValueError, match=r"`cache`.* 3 rows.* 2"):
+    with pytest.raises(ValueError, match=r"`cache`.*\(3, 4, 0, 4\).*batch of 2"):
         layer(x, cache=layer.start_cache(3))
 
 

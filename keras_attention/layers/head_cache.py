@@ -46,8 +46,8 @@ class HeadCache:
         rows = cache["next"].shape[0]
         if None not in (rows, steps.shape[0]) and rows != steps.shape[0]:
             raise ValueError(
-                f"`cache` is of another layer or batch: it has {rows} rows. Received a query of "
-                f"{steps.shape[0]}."
+                "`cache` is of another layer or batch: its keys have shape "
+                f"{tuple(cache['keys'].shape)}, the query has a batch of {steps.shape[0]}."
             )
         counted, following = caches.next_positions(cache, mask, ops.shape(steps)[1])
         if positions is not None:
