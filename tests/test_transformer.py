@@ -424,6 +424,7 @@ def test_an_exported_model_computes_the_same(tmp_path):
 # Training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["learned", "all tied", "rms, swiglu", "pieces"])
 def test_a_step_of_training_moves_every_weight(case):
     model = make(case, dtype="float32", attention_dropout=0.1)
@@ -434,6 +435,7 @@ def test_a_step_of_training_moves_every_weight(case):
     assert not unmoved(model, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["post-norm", "rms, swiglu"])
 @pytest.mark.parametrize("name", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(case, name):
@@ -456,6 +458,7 @@ def test_mixed_precision(case, name):
     assert np.isfinite(model.evaluate([SOURCE, TARGET], LABELS, verbose=0))
 
 
+@pytest.mark.slow
 def test_xla_trains_as_the_graph_does():
     losses = []
     for jit_compile in (False, True):
