@@ -52,6 +52,9 @@ class CompiledSearches:
     def __init__(self):
         self._made = {}
 
+    def __len__(self):
+        return len(self._made)
+
     def get(self, search, shape, parts, options):
         """`search` compiled for ids of this shape.
 
