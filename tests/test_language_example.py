@@ -120,6 +120,7 @@ def smoke(tmp_path_factory):
         return results, text.getvalue(), output
 
 
+@pytest.mark.slow  # (`.ci/run` runs the script as well.)
 def test_a_run_leaves_what_it_says(smoke):
     results, text, output = smoke
     assert sorted(path.name for path in output.iterdir()) == sorted(example.WRITTEN)
@@ -136,6 +137,7 @@ def test_a_run_leaves_what_it_says(smoke):
     assert len(generated) <= 32 + 20 and generated in text
 
 
+@pytest.mark.slow  # (`.ci/run` runs the script as well.)
 def test_the_saved_model_has_the_loss_that_was_printed(smoke):
     results, _, output = smoke
     model = keras.models.load_model(output / "model.keras")
@@ -149,6 +151,7 @@ def test_the_saved_model_has_the_loss_that_was_printed(smoke):
     assert -chosen.mean() == pytest.approx(results["ours"]["held_out"]["nats"], abs=1e-3)
 
 
+@pytest.mark.slow  # (`.ci/run` runs the script as well.)
 def test_texts_are_continued_without_training(smoke, capsys):
     results, _, output = smoke
     prompt = (TEXT + "\n")[-180:][:32]

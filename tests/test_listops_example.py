@@ -113,6 +113,7 @@ def smoke(tmp_path_factory):
         return results, text.getvalue(), output
 
 
+@pytest.mark.slow  # (`.ci/run` runs the script as well.)
 def test_a_run_leaves_what_it_says(smoke):
     results, text, output = smoke
     assert sorted(path.name for path in output.iterdir()) == sorted(listops.WRITTEN)
@@ -129,6 +130,7 @@ def test_a_run_leaves_what_it_says(smoke):
     assert len(results["history"]["loss"]) == 1
 
 
+@pytest.mark.slow  # (`.ci/run` runs the script as well.)
 def test_the_shares_are_those_of_the_saved_model(smoke):
     results, _, output = smoke
     model = keras.models.load_model(output / "model.keras", compile=False)
@@ -139,6 +141,7 @@ def test_the_shares_are_those_of_the_saved_model(smoke):
         assert row == {"right": pytest.approx(np.mean(right), abs=0.06), "count": len(asked)}
 
 
+@pytest.mark.slow  # (`.ci/run` runs the script as well.)
 def test_expressions_are_computed_without_training(smoke, capsys):
     *_, output = smoke
     texts = ["[MAX 1 2]", "[ sum 8 7 [ MIN 4 2 ] ]"]

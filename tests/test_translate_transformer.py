@@ -37,6 +37,7 @@ def smoke(tmp_path_factory):
         return results, text.getvalue(), output
 
 
+@pytest.mark.slow  # (`.ci/run` runs the script as well.)
 def test_a_run_leaves_what_it_says(smoke):
     results, text, output = smoke
     assert sorted(path.name for path in output.iterdir()) == sorted(example.WRITTEN)
@@ -53,6 +54,7 @@ def test_a_run_leaves_what_it_says(smoke):
     assert len(lines) == 3 and lines[0].startswith("epoch,")
 
 
+@pytest.mark.slow  # (`.ci/run` runs the script as well.)
 def test_texts_are_translated_without_training(smoke, capsys):
     *_, output = smoke
     texts = ["EIN MANN sieht den Ball.", "", "völlig Unbekanntes"]
