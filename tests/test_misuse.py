@@ -50,7 +50,7 @@ def test_a_cache_for_no_batch(batch_size):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mask_function": lambda b, h, q, k: (q >= k)[..., :2]}, r"`mask_function`.*\(1, 7, 2\)"),
+        ({"mask_function": lambda b, h, q, k: (q >= k)[..., :2]}, r"`mask_function`.*1, 7, 2\)"),
         ({"mask_function": lambda b, h, q, k: None}, "`mask_function` must return a tensor"),
         ({"score_modifier": lambda *_: None}, "`score_modifier` must return a tensor"),
         ({"score_modifier": lambda scores, *_: scores > 0}, "`score_modifier`.*bool"),

@@ -142,9 +142,9 @@ def mask_from_function(function, places, batch, heads, rank):
             f"scores, of rank {rank}. Received dtype {dtype}, shape {tuple(mask.shape)}."
         )
     queries, keys = places.grid(rank)
-    sizes = (heads, queries.shape[-2], keys.shape[-1])
     if len(mask.shape):
-        checks.check_broadcast("mask_function", mask.shape[-3:], sizes)
+        sizes = (*(None,) * (rank - 3), heads, queries.shape[-2], keys.shape[-1])
+        checks.check_broadcast("mask_function", mask.shape, sizes)
     return ops.logical_and(mask, ops.ones_like(keys, "bool"))  # an entry for each key
 
 
