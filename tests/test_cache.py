@@ -423,6 +423,7 @@ def language(layer, rng):
     return step, slow_step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind", "search", "mode"),
     [

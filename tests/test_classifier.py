@@ -137,6 +137,7 @@ def test_learned_positions_that_do_not_suffice():
 # Saving
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["sinusoidal", "learned", "rotary", "relative", "sinks"])
 def test_saved_loaded_and_cloned(tmp_path, case):
     options = {"dtype": "float32", "pooling": "max", "name": "mine"}

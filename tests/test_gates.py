@@ -102,6 +102,7 @@ def assert_equal(actual, expected, limit=1e-12):
 # Forward
 
 
+@pytest.mark.slow
 @EACH
 def test_equals_the_cell(name, run, rng):
     cell, (inputs, matrix) = make(name), draw(rng)

@@ -206,6 +206,7 @@ def test_learned_positions_that_do_not_suffice(eager):
 # Saving
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["rotary", "learned", "relative", "groups", "pieces"])
 def test_saved_loaded_and_cloned(eager, tmp_path, case):
     pieces = {"position": RotaryPosition(base=100.0), "normalizer": SinkSoftmax("ones")}

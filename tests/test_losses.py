@@ -116,6 +116,7 @@ def test_steps_that_are_not_real_may_hold_anything(case, run, rng):
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.slow
 def test_a_batch_without_real_steps(case, run):
     """Is 0, as is its gradient, and not NaN; and so is one without samples."""
     for reduction in ("sum_over_batch_size", "sum", "mean_with_sample_weight"):

@@ -289,6 +289,7 @@ def test_a_schedule_of_sampling_counts_training_steps(tmp_path):
 # Saving
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["fertility", "expected_monotonic", "feeding_a_stack", "local_predictive", "tied"]
 )

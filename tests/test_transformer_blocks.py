@@ -321,6 +321,7 @@ def test_positions_reach_the_self_attention(rng):
 # Weights on demand
 
 
+@pytest.mark.slow
 @both_kinds
 def test_a_functional_model_shows_the_weights_of_each_attention(rng, kind, tmp_path):
     decoder = kind is TransformerDecoderBlock
