@@ -6,8 +6,8 @@ they are, so that the script goes on where it was stopped (--again makes them an
 """
 
 import argparse
+import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,8 +50,11 @@ def run(name, data, folder):
         process = subprocess.run(command, env=environment)
         if process.returncode:
             raise SystemExit(f"{name} failed with {process.returncode}")
+        results = json.loads((Path(output) / "results.json").read_text("utf-8"))
+        for option in ("data", "output", "cache"):  # where they lay is no result
+            results.get("options", {}).pop(option, None)
         partial = folder / f".{name}.json"
-        shutil.copyfile(Path(output) / "results.json", partial)
+        partial.write_text(json.dumps(results, indent=1), encoding="utf-8")
         partial.replace(folder / f"{name}.json")
 
 
