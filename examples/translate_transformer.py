@@ -75,6 +75,12 @@ def parse_options(arguments=None):
         help="how positions are known (default: sinusoidal)",
     )
     add(
+        "--normalization",
+        choices=("layer", "rms"),
+        default="rms",
+        help="before each sub-layer; layer norm takes more time (default: rms)",
+    )
+    add(
         "--vocabulary", type=positive, help=f"ids of both sides (default: {DEFAULTS['vocabulary']})"
     )
     add("--dropout", type=fraction, default=0.2, help="(default: %(default)s)")
@@ -125,6 +131,7 @@ def build(options, source, target):
         num_heads=options.heads,
         feedforward_size=options.feedforward,
         position=options.position,
+        normalization=options.normalization,
         dropout=options.dropout,
         attention_dropout=options.attention_dropout,
         tied_embeddings="all" if isinstance(source, SubwordTokenizer) else True,

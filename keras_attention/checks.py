@@ -31,7 +31,7 @@ def check_when_run(x, sizes):
     """`x` `[...]`, if it has these sizes; where they are not known before, an error when a graph
     runs. (TensorFlow drops a reshape to the same number of axes as none where one size is unknown.)
     """
-    return ops.reshape(x[None], sizes)
+    return ops.reshape(ops.expand_dims(x, 0), sizes)  # x[None] has a gradient that copies
 
 
 def fit_mask(name, mask, expected, sizes):

@@ -26,7 +26,7 @@ RUNS = {
     "multi30k-dot-feeding": [*MULTI30K, "--input-feeding"],
     "multi30k-none": [*MULTI30K, "--attention", "none"],
     "multi30k-transformer": [
-        "translate_transformer.py", "--epochs", "15", "--dtype", "mixed_bfloat16",
+        "translate_transformer.py", "--epochs", "11",
     ],
     **{
         f"reverse-{attention}-{seed}": [
@@ -38,6 +38,9 @@ RUNS = {
     },
 }  # fmt: skip
 
+# oneDNN forms products of float32 matrices in bfloat16, as processors with AMX do much faster.
+ENVIRONMENT = {"multi30k-transformer": {"TF_SET_ONEDNN_FPMATH_MODE": "BF16"}}
+
 
 def run(name, data, folder):
     """Runs one example in a process of its own and keeps its results."""
@@ -46,13 +49,16 @@ def run(name, data, folder):
         command = [sys.executable, ROOT / "examples" / script, *arguments, "--output", output]
         if script.startswith("translate") and data:
             command += ["--data", data]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.run(command, env=environment)
+        environment = ENVIRONMENT.get(name, {})
+        process = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}
+        )
         if process.returncode:
             raise SystemExit(f"{name} failed with {process.returncode}")
         results = json.loads((Path(output) / "results.json").read_text("utf-8"))
         for option in ("data", "output", "cache"):  # where they lay is no result
             results.get("options", {}).pop(option, None)
+        results["environment"] = environment
         partial = folder / f".{name}.json"
         partial.write_text(json.dumps(results, indent=1), encoding="utf-8")
         partial.replace(folder / f"{name}.json")

@@ -15,7 +15,7 @@ class MaskedCrossEntropy(StepLoss):
         loss_t = (1 - label_smoothing) * -log p_t(y_t) + label_smoothing * mean_v -log p_t(v)
 
     Label smoothing as in section 7 of [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567),
-    uniform over the whole vocabulary. No one-hot target is made.
+    uniform over the whole vocabulary.
 
     Args:
         label_smoothing: the share that is spread over the vocabulary, in [0, 1).
@@ -71,12 +71,23 @@ class MaskedCrossEntropy(StepLoss):
         ids, logits = ops.cast(y_true, "int32"), ops.cast(y_pred, self._float)
         if not self.from_logits:
             logits = ops.log(ops.maximum(logits, keras.config.epsilon()))
-        losses = ops.sparse_categorical_crossentropy(ids, logits, from_logits=True)
+        size = ops.shape(logits)[-1]
         if self.label_smoothing:
-            uniform = ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
-            losses = (1 - self.label_smoothing) * losses + self.label_smoothing * uniform
-        in_vocabulary = ops.logical_and(ids >= 0, ids < ops.shape(logits)[-1])
+            losses = self._smoothed(ids, logits, size)
+        else:
+            losses = ops.sparse_categorical_crossentropy(ids, logits, from_logits=True)
+        in_vocabulary = ops.logical_and(ids >= 0, ids < size)
         return ops.where(in_vocabulary, losses, float("nan"))
+
+    def _smoothed(self, ids, logits, size):
+        # Against whole distributions: half the time of a sparse loss and a sum over the vocabulary
+        # beside it. A distribution does not refuse ids that it does not hold, as looking up does
+        # (where `take` would count negative ids from the end).
+        ones = ops.take(ops.ones((size,), logits.dtype), ops.where(ids < 0, ids - size, ids))
+        rest = self.label_smoothing / ops.cast(size, logits.dtype)
+        given = ops.equal(ids[..., None], ops.arange(size))
+        target = ops.where(given, 1 - self.label_smoothing + rest, rest)
+        return ones * ops.categorical_crossentropy(target, logits, from_logits=True)
 
     def get_config(self):
         return {
