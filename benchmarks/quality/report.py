@@ -80,6 +80,51 @@ def pronunciation(result):
     return table(head, [row])
 
 
+def transformers(results):
+    """Pronunciation by a transformer: a row a language."""
+    rows = []
+    for name, result in sorted(results.items()):
+        language = name.removeprefix("transformer-")
+        rates = [100 * result[key] for key in ("word_error", "beam_word_error")]
+        base, best = PUBLISHED[language]
+        rows.append(
+            [
+                LANGUAGES[language],
+                *(f"{rate:.2f}" for rate in rates),
+                f"{result['training_seconds'] / 60:.1f}",
+                f"{base:.2f} / {best:.2f}",
+            ]
+        )
+    head = ["language", "word error rate", "beam of 5", "minutes", "published: baseline / best"]
+    return table(head, rows)
+
+
+def language(result):
+    """Held-out loss of our model and of one of keras.layers: a row a model."""
+    kinds = {"ours": "causal_lm", "plain": "keras.layers"}
+    rows = [
+        [
+            kinds[kind],
+            f"{result[kind]['parameters']:,}",
+            f"{result[kind]['steps']:,}",
+            f"{result[kind]['held_out']['nats']:.3f}",
+            f"{result[kind]['held_out']['bits']:.3f}",
+        ]
+        for kind in kinds
+        if kind in result
+    ]
+    return table(["model", "parameters", "steps", "nats a character", "bits a character"], rows)
+
+
+def list_operations(result):
+    """Right values by depth, in percent, and how many were tested."""
+    rows = [
+        [depth, f"{x['count']:,}", f"{100 * x['right']:.1f}"]
+        for depth, x in result["accuracy"]["depth"].items()
+    ]
+    return table(["depth", "tested", "right, percent"], rows)
+
+
 def translation(results):
     rows = []
     for name, result in sorted(results.items()):
@@ -193,6 +238,48 @@ rate 33.9 without a network, 30.2 with a transformer.
 {pronunciation(found["cmudict-dot"])}
 
 - `python examples/g2p.py --full`"""
+    pronouncing = {k: v for k, v in found.items() if k.startswith("transformer-")}
+    if pronouncing:
+        yield f"""## Pronunciation by a transformer
+
+The data of the table of score functions, one seed, greedy search and a beam of 5.
+
+{transformers(pronouncing)}
+
+- `python benchmarks/quality/runs.py --sigmorphon DIR --names {" ".join(sorted(pronouncing))}`"""
+    if "shakespeare" in found:
+        result = found["shakespeare"]
+        minutes = result["options"]["time_limit"]
+        yield f"""## Tiny Shakespeare, letter by letter
+
+A causal transformer and a model of the same shape made of `keras.layers` alone, each trained for
+{minutes:g} minutes, in turns on the same batches; loss on the last tenth of the text, which neither
+has seen.
+
+{language(result)}
+
+- `python benchmarks/quality/runs.py --shakespeare FILE --names shakespeare`"""
+    if "python-topics" in found:
+        result = found["python-topics"]
+        yield f"""## Python's help topics, letter by letter
+
+The default of examples/language_model.py: {result["characters"]["train"]:,} characters to learn,
+{result["seconds"]["training"] / 60:.1f} minutes; loss on the held-out tenth.
+
+{language(result)}
+
+- `python benchmarks/quality/runs.py --names python-topics`"""
+    if "listops" in found:
+        result = found["listops"]
+        yield f"""## Nested lists computed by an encoder
+
+Expressions such as `[ MAX 2 9 [ MIN 4 7 ] 0 ]` up to depth {result["options"]["depth"]} to learn
+from, {result["parameters"]:,} parameters, {result["seconds"]["training"] / 60:.1f} minutes. Always
+saying the most frequent value would be right for {100 * result["most_frequent"]:.1f} percent.
+
+{list_operations(result)}
+
+- `python benchmarks/quality/runs.py --names listops`"""
     translations = {k: v for k, v in found.items() if k.startswith("multi30k")}
     if translations:
         one = next(iter(translations.values()))

@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 MULTI30K = [
-    "translate.py", "--epochs", "7", "--units", "320", "--vocabulary", "4000", "--dropout", "0.2",
-    "--learning-rate", "0.003",
+    "translate.py", "{multi30k}", "--epochs", "7", "--units", "320", "--vocabulary", "4000",
+    "--dropout", "0.2", "--learning-rate", "0.003",
 ]  # fmt: skip
 SEEDS = (1, 2, 3)
 RUNS = {
@@ -26,8 +26,19 @@ RUNS = {
     "multi30k-dot-feeding": [*MULTI30K, "--input-feeding"],
     "multi30k-none": [*MULTI30K, "--attention", "none"],
     "multi30k-transformer": [
-        "translate_transformer.py", "--epochs", "11",
+        "translate_transformer.py", "{multi30k}", "--epochs", "11", "--dtype", "mixed_bfloat16",
     ],
+    **{
+        f"transformer-{language}": [
+            "g2p.py", "--model", "transformer", "--data", "{sigmorphon}/" + f"{language}_train.tsv",
+        ]
+        for language in ("hun", "ice")
+    },
+    "shakespeare": [
+        "language_model.py", "--data", "{shakespeare}", "--time-limit", "10", "--plain",
+    ],
+    "python-topics": ["language_model.py"],
+    "listops": ["listops.py"],
     **{
         f"reverse-{attention}-{seed}": [
             "reverse.py", "--attention", attention, "--train-length", "30", "--test-length", "60",
@@ -38,27 +49,33 @@ RUNS = {
     },
 }  # fmt: skip
 
-# oneDNN forms products of float32 matrices in bfloat16, as processors with AMX do much faster.
-ENVIRONMENT = {"multi30k-transformer": {"TF_SET_ONEDNN_FPMATH_MODE": "BF16"}}
+
+def arguments_of(name, places):
+    """What to run for a name, with the places of its data put in; None where one is not known."""
+    found = []
+    for argument in RUNS[name]:
+        if argument == "{multi30k}":  # the examples fetch it if need be
+            found += ["--data", places["multi30k"]] if places["multi30k"] else []
+            continue
+        for place in ("sigmorphon", "shakespeare"):
+            if f"{{{place}}}" in argument and places[place] is None:
+                return None
+            argument = argument.replace(f"{{{place}}}", str(places[place]))
+        found.append(argument)
+    return found
 
 
-def run(name, data, folder):
+def run(name, arguments, folder):
     """Runs one example in a process of its own and keeps its results."""
-    script, *arguments = RUNS[name]
+    script, *arguments = arguments
     with tempfile.TemporaryDirectory() as output:
         command = [sys.executable, ROOT / "examples" / script, *arguments, "--output", output]
-        if script.startswith("translate") and data:
-            command += ["--data", data]
-        environment = ENVIRONMENT.get(name, {})
-        process = subprocess.run(
-            command, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}
-        )
+        process = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
         if process.returncode:
             raise SystemExit(f"{name} failed with {process.returncode}")
         results = json.loads((Path(output) / "results.json").read_text("utf-8"))
         for option in ("data", "output", "cache"):  # where they lay is no result
             results.get("options", {}).pop(option, None)
-        results["environment"] = environment
         partial = folder / f".{name}.json"
         partial.write_text(json.dumps(results, indent=1), encoding="utf-8")
         partial.replace(folder / f"{name}.json")
@@ -70,16 +87,23 @@ def main(arguments=None):
     )
     add = parser.add_argument
     add("--names", nargs="+", default=list(RUNS), choices=list(RUNS), metavar="NAME",
-        help=f"which runs: {', '.join(RUNS)} (default: all)")  # fmt: skip
-    add("--data", type=Path, help="folder of Multi30k's files (default: fetched)")
+        help=f"which runs: {', '.join(RUNS)} (default: all whose data there are)")  # fmt: skip
+    add("--multi30k", type=Path, metavar="DIR", help="Multi30k's files (default: fetched)")
+    add("--sigmorphon", type=Path, metavar="DIR", help="folder of ..._train.tsv files")
+    add("--shakespeare", type=Path, metavar="FILE", help="the text to learn, plain or .gz")
     add("--again", action="store_true", help="make finished runs anew")
     add("--folder", type=Path, default=ROOT / "docs" / "results", help="(default: %(default)s)")
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     for name in options.names:
-        if options.again or not (options.folder / f"{name}.json").exists():
-            print(f"== {name}: {' '.join(RUNS[name])}", flush=True)
-            run(name, options.data, options.folder)
+        if (options.folder / f"{name}.json").exists() and not options.again:
+            continue
+        todo = arguments_of(name, vars(options))
+        if todo is None:
+            print(f"== {name} is left out: it needs data, see --help")
+            continue
+        print(f"== {name}: {' '.join(map(str, todo))}", flush=True)
+        run(name, todo, options.folder)
     return 0
 
 
