@@ -1,5 +1,7 @@
 """`attend`: score -> mask -> normalise -> weighted sum, the one place where the four meet."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -7,7 +9,11 @@ from keras_attention.checks import as_float, check_bias, check_broadcast, check_
 from keras_attention.masks import align_to_rank, as_mask, bias_mask, combine_masks
 from keras_attention.normalizers import masked_softmax, upcast
 from keras_attention.products import batch_matmul
-from keras_attention.scores import scaled_dot_score
+from keras_attention.scores import DotProduct, dot_score, scaled_dot_score
+
+# Scores that are formed at once, at most: 16 MB of float32. Above, blocks are faster.
+MOST_AT_ONCE = 4 << 20
+LIKELY_BATCH = 8  # where the size of a batch is not known
 
 
 def attend(
@@ -72,29 +78,117 @@ def attend(
     mask, bias = _align(mask, bias, scores_shape)
     if mask is not None:
         query, key, value = hide(query, mask, -1), hide(key, mask, -2), hide(value, mask, -2)
+    product = None
+    if score in (dot_score, scaled_dot_score):
+        product = DotProduct(1.0 if score is dot_score else float(key.shape[-1]) ** -0.5)
     return weighted_sum(
-        query, key, value, score, mask, bias, normalizer, dropout, seed, return_attention_scores
+        query,
+        key,
+        value,
+        score,
+        mask,
+        bias,
+        normalizer,
+        dropout,
+        seed,
+        return_attention_scores,
+        product,
     )
 
 
 def weighted_sum(
-    query, key, value, score, mask, bias, normalizer, dropout, seed, return_attention_scores
+    query,
+    key,
+    value,
+    score,
+    mask,
+    bias,
+    normalizer,
+    dropout,
+    seed,
+    return_attention_scores,
+    product=None,
+    parts=None,
 ):
     """`attend` on inputs that fit together and hold no NaN where the mask hides them.
 
-    Args: as of `attend`; `mask` includes the entries of `bias` that are -inf.
+    Args: as of `attend`; `mask` includes the entries of `bias` that are -inf. And:
+        product: `DotProduct` if that is what `score` is, so that large problems can be computed
+            in blocks, see `keras_attention.blockwise`; or None.
+        parts: None, or `mask` in its parts: a dictionary of "keys" `[..., 1, S]`, "mask"
+            `[..., T, S]`, "causal" and "window". So blocks need not read all keys.
 
     Returns:
         As `attend`: context `[..., T, Dv]`, or `(context, weights [..., T, S])`.
     """
-    scores = upcast(score(query, key))
     if bias is not None:
         bias = ops.where(bias_mask(bias), bias, ops.zeros((), bias.dtype))
+    plain = return_attention_scores or product is None or normalizer is not masked_softmax
+    if not plain and _worth_blocks(query, key, value):
+        parts = {"mask": mask} if parts is None else parts
+        return _in_blocks(query, key, value, product, mask, parts, bias, dropout, seed)
+    scores = upcast(score(query, key))
+    if bias is not None:
         scores = scores + ops.cast(bias, scores.dtype)
     weights = ops.cast(normalizer(scores, mask), value.dtype)
     kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
     context = batch_matmul(kept, value)
     return (context, weights) if return_attention_scores else context
+
+
+def _worth_blocks(query, key, value):
+    """Whether the scores are so many that blocks are faster than all at once.
+
+    Sizes have to be known, but for that of the batch, and equal, but for heads that share keys.
+    """
+    *lead, steps, _ = query.shape
+    *key_lead, key_steps, _ = key.shape
+    if keras.backend.backend() != "tensorflow" or tuple(key_lead) != tuple(value.shape[:-2]):
+        return False
+    fits = lead[:-1] == key_lead[:-1] and (lead[-1:] == key_lead[-1:] or key_lead[-1] == 1)
+    if not fits or (len(lead) > 1 and lead[0] != key_lead[0]):
+        return False
+    lead = [LIKELY_BATCH if axis == 0 and n is None else n for axis, n in enumerate(lead)]
+    sizes = (*lead, steps, key_steps)
+    return None not in sizes and 0 not in sizes and math.prod(sizes) > MOST_AT_ONCE
+
+
+def _in_blocks(query, key, value, product, mask, parts, bias, dropout, seed):
+    from keras_attention.blockwise.dot import dot_attention
+    from keras_attention.blockwise.pairs import Pairs
+
+    def whole_rank(x):
+        while x is not None and len(x.shape) < len(query.shape):
+            x = ops.expand_dims(x, 0)
+        return x
+
+    keys = whole_rank(parts.get("keys"))
+    pairs = Pairs(
+        keys=None if keys is None else keys[..., 0, :],
+        mask=whole_rank(parts.get("mask")),
+        bias=whole_rank(bias),
+        causal=parts.get("causal", False),
+        window=parts.get("window"),
+        rows=None if mask is None else ops.any(whole_rank(mask), axis=-1),
+    )
+    dtype = value.dtype
+    if dtype == "float16":  # products of float16 overflow easily
+        query, key, value = (ops.cast(x, "float32") for x in (query, key, value))
+    seeds = _seeds(seed) if dropout else None
+    scale, cap = product
+    context = dot_attention(query, key, value, scale, pairs, cap, dropout, seeds)
+    return ops.cast(context, dtype)
+
+
+def _seeds(seed):
+    """Two integers that say what is dropped."""
+    if isinstance(seed, keras.random.SeedGenerator):
+        seeds = seed.next()
+    elif seed is None:
+        seeds = keras.random.randint((2,), 0, 2**31 - 1)
+    else:
+        seeds = [seed, 0]
+    return ops.cast(seeds, "int32")
 
 
 def hide(x, mask, axis):

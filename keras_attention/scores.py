@@ -6,6 +6,7 @@ float16 are formed in float32, as they overflow easily. Integers are taken as fl
 
 import math
 from numbers import Real
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -13,6 +14,18 @@ from keras import ops
 from keras_attention.checks import as_float
 from keras_attention.normalizers import upcast
 from keras_attention.products import batch_matmul, vector_product
+
+
+class DotProduct(NamedTuple):
+    """What a score function is, where it is a dot product: cap tanh(scale q^T k / cap).
+
+    Attributes:
+        scale: a number.
+        soft_cap: the cap, or None for scale q^T k.
+    """
+
+    scale: float
+    soft_cap: Any = None
 
 
 def dot_score(query, key):

@@ -22,6 +22,7 @@ class Prepared(NamedTuple):
         steps: the queries before their projection, `[B, ..., T, D]`.
         use_causal_mask: whether a causal mask is still to be applied.
         places: `Places` of queries and keys, or None.
+        parts: the parts of `mask`, see `weighted_sum`, or None.
     """
 
     queries: Any
@@ -36,6 +37,7 @@ class Prepared(NamedTuple):
     steps: Any = None
     use_causal_mask: bool = False
     places: Any = None
+    parts: Any = None
 
 
 def start(carries, values, previous=None):

@@ -112,6 +112,9 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
         """The score function `(query, key) -> scores` of `Prepared` inputs after this alignment."""
         return self._score
 
+    def _product(self, queries):
+        """`DotProduct`, if that is what `_score_after` gives for queries `[..., T, D]`; or None."""
+
     _uses_places = False  # whether positions are needed where no mask needs them
 
     def _place(self, x, positions):
@@ -223,6 +226,7 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
             steps,
             use_causal_mask and self._windowed,
             source.places,
+            self._mask_parts(source, attention_mask, bias, use_causal_mask),
         )
         before = self._alignment_before(alignment, prepared)
         context, weights, after = self._attend(prepared, before, training)
@@ -261,6 +265,8 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
             prepared.dropout,
             self._seed_generator,
             return_attention_scores,
+            self._product(prepared.queries),
+            prepared.parts,
         )
 
     def _normalizer_after(self, alignment, training):

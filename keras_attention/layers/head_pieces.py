@@ -5,7 +5,7 @@ from keras import ops
 from keras_attention import masks
 from keras_attention.layers.places import mask_from_function, modify_scores
 from keras_attention.normalizers import upcast
-from keras_attention.scores import scaled_dot_score, soft_cap
+from keras_attention.scores import DotProduct, scaled_dot_score, soft_cap
 
 
 class HeadPieces:
@@ -36,6 +36,10 @@ class HeadPieces:
         if self._mask_function is None:
             return None
         return mask_from_function(self._mask_function, places, batch, self._num_heads, rank)
+
+    def _product(self, queries):
+        if self._score_modifier is None:
+            return DotProduct(float(queries.shape[-1]) ** -0.5, self._logit_soft_cap)
 
     def _score_after(self, alignment, prepared):
         return lambda query, key: self._modified(scaled_dot_score(query, key), prepared.places)

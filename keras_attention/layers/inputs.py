@@ -144,6 +144,20 @@ class LayerInputs:
             places=source.places,
         )
 
+    def _mask_parts(self, source, attention_mask, bias, use_causal_mask):
+        """What `_scores_mask` merges, rows aside, for `weighted_sum`; None where it needs all."""
+        if bias is not None or source.places is not None or self._windowed:
+            return None
+        keys = None if source.mask is None else source.mask[..., None, :]
+        if keys is not None and self._num_heads is not None:
+            keys = ops.expand_dims(keys, -3)
+        return {
+            "keys": self._group_heads(keys),
+            "mask": self._group_heads(attention_mask),
+            "causal": use_causal_mask,
+            "window": self._sliding_window,
+        }
+
     def _hide_steps(self, steps, row_mask, source, scores_mask):
         """Queries, 0 where they may attend to nothing."""
         hidden = steps if scores_mask is None else hide(steps, scores_mask, -1)

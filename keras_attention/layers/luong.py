@@ -14,7 +14,13 @@ from keras_attention.layers.local import (
 )
 from keras_attention.layers.projections import ProjectionSettings, project_steps
 from keras_attention.masks import combine_masks
-from keras_attention.scores import additive_score, dot_score, location_keys, scaled_dot_score
+from keras_attention.scores import (
+    DotProduct,
+    additive_score,
+    dot_score,
+    location_keys,
+    scaled_dot_score,
+)
 
 SCORE_MODES = ("dot", "scaled_dot", "general", "concat", "location")
 LOCAL_MODES = ("monotonic", "predictive")
@@ -184,6 +190,12 @@ class LuongAttention(AttentionLayer):
             return scaled_dot_score(query, key)
         scores = dot_score(query, key)
         return scores * ops.cast(self.g, scores.dtype) if self.scale else scores
+
+    def _product(self, queries):
+        if self.score_mode in ("dot", "general") and not self.scale:
+            return DotProduct(1.0)
+        if self.score_mode == "scaled_dot":
+            return DotProduct(float(queries.shape[-1]) ** -0.5)
 
     def _carries(self):
         return ("position",) if self.local == "monotonic" else super()._carries()

@@ -3,6 +3,7 @@
 import keras
 
 from keras_attention.layers.base import AttentionLayer
+from keras_attention.scores import DotProduct
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -46,3 +47,6 @@ class ScaledDotProductAttention(AttentionLayer):
     >>> context.shape, weights.shape
     (TensorShape([2, 3, 4]), TensorShape([2, 3, 5]))
     """
+
+    def _product(self, queries):
+        return DotProduct(float(queries.shape[-1]) ** -0.5)
