@@ -26,7 +26,7 @@ RUNS = {
     "multi30k-dot-feeding": [*MULTI30K, "--input-feeding"],
     "multi30k-none": [*MULTI30K, "--attention", "none"],
     "multi30k-transformer": [
-        "translate_transformer.py", "{multi30k}", "--epochs", "11", "--dtype", "mixed_bfloat16",
+        "translate_transformer.py", "{multi30k}", "--epochs", "16", "--dtype", "mixed_bfloat16",
     ],
     **{
         f"transformer-{language}": [
