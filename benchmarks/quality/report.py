@@ -142,6 +142,21 @@ def translation(results):
     return table(head, rows)
 
 
+def three_attentions(folder):
+    """The pictures of the transformer's attentions, where there are any."""
+    kinds = {
+        "encoder": "Encoder self-attention: what each source token reads.",
+        "decoder": "Masked decoder self-attention: nothing reads what comes later.",
+        "cross": "Encoder-decoder attention: what the model reads for the token that follows.",
+    }
+    files = {kind: f"multi30k-transformer-attention_{kind}.png" for kind in kinds}
+    if not all((folder / file).exists() for file in files.values()):
+        return ""
+    shown = [f"{kinds[kind]}\n\n![{kinds[kind]}](results/{files[kind]})" for kind in kinds]
+    title = "The three attentions of the transformer for one test sentence, last layer, four heads:"
+    return "\n\n".join([title, *shown]) + "\n\n"
+
+
 def by_length(results):
     """BLEU by length of the source: a row a model, a column a range of lengths."""
     tables = {
@@ -283,6 +298,7 @@ saying the most frequent value would be right for {100 * result["most_frequent"]
     translations = {k: v for k, v in found.items() if k.startswith("multi30k")}
     if translations:
         one = next(iter(translations.values()))
+        names = " ".join(sorted(translations))
         yield f"""## Multi30k, German to English
 
 Test 2016, lower case, detokenised, one seed. BLEU by sacrebleu, `{one["signature"]}`.
@@ -293,7 +309,7 @@ BLEU (greedy) by the number of words of the source:
 
 {by_length(translations)}
 
-- `python benchmarks/quality/runs.py --names {" ".join(sorted(translations))}`"""
+{three_attentions(folder)}- `python benchmarks/quality/runs.py --names {names}`"""
     if "plain_keras" in found:
         yield f"""## The same with keras.layers alone
 

@@ -26,7 +26,7 @@ RUNS = {
     "multi30k-dot-feeding": [*MULTI30K, "--input-feeding"],
     "multi30k-none": [*MULTI30K, "--attention", "none"],
     "multi30k-transformer": [
-        "translate_transformer.py", "{multi30k}", "--epochs", "11", "--dtype", "mixed_bfloat16",
+        "translate_transformer.py", "{multi30k}", "--epochs", "16", "--dtype", "mixed_bfloat16",
     ],
     **{
         f"transformer-{language}": [
@@ -48,6 +48,20 @@ RUNS = {
         for attention in ("dot", "bahdanau", "none")
     },
 }  # fmt: skip
+
+
+# Which of an example's pictures are kept.
+PICTURES = {
+    "multi30k-transformer": [f"attention_{kind}.png" for kind in ("encoder", "decoder", "cross")],
+}
+
+
+def keep_picture(source, target, divisor=3):
+    """Keeps a grey picture, smaller by a divisor."""
+    from PIL import Image  # comes with matplotlib, which drew it
+
+    with Image.open(source) as picture:
+        picture.convert("L").reduce(divisor).save(target, optimize=True)
 
 
 def arguments_of(name, places):
@@ -76,6 +90,8 @@ def run(name, arguments, folder):
         results = json.loads((Path(output) / "results.json").read_text("utf-8"))
         for option in ("data", "output", "cache"):  # where they lay is no result
             results.get("options", {}).pop(option, None)
+        for picture in PICTURES.get(name, ()):
+            keep_picture(Path(output) / picture, folder / f"{name}-{picture}")
         partial = folder / f".{name}.json"
         partial.write_text(json.dumps(results, indent=1), encoding="utf-8")
         partial.replace(folder / f"{name}.json")

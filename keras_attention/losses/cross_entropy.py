@@ -80,9 +80,9 @@ class MaskedCrossEntropy(StepLoss):
         return ops.where(in_vocabulary, losses, float("nan"))
 
     def _smoothed(self, ids, logits, size):
-        # Against whole distributions: half the time of a sparse loss and a sum over the vocabulary
-        # beside it. A distribution does not refuse ids that it does not hold, as looking up does
-        # (where `take` would count negative ids from the end).
+        # Against whole distributions, one operation in place of a sparse loss and a sum over the
+        # vocabulary beside it. A distribution does not refuse ids that it does not hold, as looking
+        # up does (where `take` would count negative ids from the end).
         ones = ops.take(ops.ones((size,), logits.dtype), ops.where(ids < 0, ids - size, ids))
         rest = self.label_smoothing / ops.cast(size, logits.dtype)
         given = ops.equal(ids[..., None], ops.arange(size))
