@@ -8,6 +8,7 @@ from keras import ops
 from keras_attention.checks import as_float, check_bias, check_broadcast, check_fraction
 from keras_attention.masks import align_to_rank, as_mask, bias_mask, combine_masks
 from keras_attention.normalizers import masked_softmax, upcast
+from keras_attention.pairs import Pairs
 from keras_attention.products import batch_matmul
 from keras_attention.scores import DotProduct, dot_score, scaled_dot_score
 
@@ -75,9 +76,9 @@ def attend(
             )
     query, key, value = as_float(query), as_float(key), as_float(value)
     scores_shape = _check_inputs(query, key, value, dropout)
-    mask, bias = _align(mask, bias, scores_shape)
-    if mask is not None:
-        query, key, value = hide(query, mask, -1), hide(key, mask, -2), hide(value, mask, -2)
+    pairs = _align(mask, bias, scores_shape)
+    query, used = hide(query, pairs.queries()), pairs.keys()
+    key, value = hide(key, used), hide(value, used)
     product = None
     if score in (dot_score, scaled_dot_score):
         product = DotProduct(1.0 if score is dot_score else float(key.shape[-1]) ** -0.5)
@@ -86,8 +87,7 @@ def attend(
         key,
         value,
         score,
-        mask,
-        bias,
+        pairs,
         normalizer,
         dropout,
         seed,
@@ -101,36 +101,33 @@ def weighted_sum(
     key,
     value,
     score,
-    mask,
-    bias,
+    pairs,
     normalizer,
     dropout,
     seed,
     return_attention_scores,
     product=None,
-    parts=None,
 ):
-    """`attend` on inputs that fit together and hold no NaN where the mask hides them.
+    """`attend` on inputs that fit together and hold no NaN where the masks hide them.
 
-    Args: as of `attend`; `mask` includes the entries of `bias` that are -inf. And:
+    Args: as of `attend`, and:
+        pairs: `Pairs`, its masks and biases.
         product: `DotProduct` if that is what `score` is, so that large problems can be computed
             in blocks, see `keras_attention.blockwise`; or None.
-        parts: None, or `mask` in its parts: a dictionary of "keys" `[..., 1, S]`, "mask"
-            `[..., T, S]`, "causal" and "window". So blocks need not read all keys.
 
     Returns:
         As `attend`: context `[..., T, Dv]`, or `(context, weights [..., T, S])`.
     """
-    if bias is not None:
-        bias = ops.where(bias_mask(bias), bias, ops.zeros((), bias.dtype))
+    if pairs.bias is not None:
+        zero = ops.zeros((), pairs.bias.dtype)
+        pairs = pairs._replace(bias=ops.where(bias_mask(pairs.bias), pairs.bias, zero))
     plain = return_attention_scores or product is None or normalizer is not masked_softmax
     if not plain and _worth_blocks(query, key, value):
-        parts = {"mask": mask} if parts is None else parts
-        return _in_blocks(query, key, value, product, mask, parts, bias, dropout, seed)
-    scores = upcast(score(query, key))
-    if bias is not None:
-        scores = scores + ops.cast(bias, scores.dtype)
-    weights = ops.cast(normalizer(scores, mask), value.dtype)
+        return _in_blocks(query, key, value, product, pairs, dropout, seed)
+    scores, pairs = upcast(score(query, key)), pairs.merged()
+    if pairs.bias is not None:
+        scores = scores + ops.cast(pairs.bias, scores.dtype)
+    weights = ops.cast(normalizer(scores, pairs.mask), value.dtype)
     kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
     context = batch_matmul(kept, value)
     return (context, weights) if return_attention_scores else context
@@ -153,30 +150,14 @@ def _worth_blocks(query, key, value):
     return None not in sizes and 0 not in sizes and math.prod(sizes) > MOST_AT_ONCE
 
 
-def _in_blocks(query, key, value, product, mask, parts, bias, dropout, seed):
-    from keras_attention.blockwise.dot import dot_attention
-    from keras_attention.blockwise.pairs import Pairs
+def _in_blocks(query, key, value, product, pairs, dropout, seed):
+    from keras_attention.blockwise.dot import dot_attention  # needs TensorFlow
 
-    def whole_rank(x):
-        while x is not None and len(x.shape) < len(query.shape):
-            x = ops.expand_dims(x, 0)
-        return x
-
-    keys = whole_rank(parts.get("keys"))
-    pairs = Pairs(
-        keys=None if keys is None else keys[..., 0, :],
-        mask=whole_rank(parts.get("mask")),
-        bias=whole_rank(bias),
-        causal=parts.get("causal", False),
-        window=parts.get("window"),
-        rows=None if mask is None else ops.any(whole_rank(mask), axis=-1),
-    )
     dtype = value.dtype
     if dtype == "float16":  # products of float16 overflow easily
         query, key, value = (ops.cast(x, "float32") for x in (query, key, value))
     seeds = _seeds(seed) if dropout else None
-    scale, cap = product
-    context = dot_attention(query, key, value, scale, pairs, cap, dropout, seeds)
+    context = dot_attention(query, key, value, *product, pairs, dropout, seeds)
     return ops.cast(context, dtype)
 
 
@@ -191,22 +172,22 @@ def _seeds(seed):
     return ops.cast(seeds, "int32")
 
 
-def hide(x, mask, axis):
-    """Zeroes the rows of `x` that the mask keeps from taking part in any pair.
+def hide(x, used):
+    """Zeroes the rows of `x` that take part in no pair.
 
     A weight of 0 does not stop NaN or Inf: 0 * NaN is NaN, in the weighted sum and in the
     gradients. Zeroing the inputs does, and costs one pass over them.
 
     Args:
-        x: query `[..., T, D]` (axis -1), or key or value `[..., S, D]` (axis -2); the heads may
-            be missing.
-        mask: a mask that fits the scores.
-        axis: the axis of the mask that belongs to the others: -1 for a query, -2 for a key.
+        x: query `[..., T, D]`, or key or value `[..., S, D]`; the heads may be missing.
+        used: what `Pairs.queries` or `Pairs.keys` gives: booleans `[..., T, 1]` or `[..., S, 1]`,
+            or None.
 
     Returns:
         A tensor like `x`.
     """
-    used = ops.any(mask, axis=axis)[..., None]
+    if used is None:
+        return x
     if len(used.shape) > len(x.shape):
         used = ops.any(used, axis=-3)  # all heads share x
     shared = [
@@ -240,7 +221,7 @@ def _check_inputs(query, key, value, dropout):
 
 
 def _align(mask, bias, scores_shape):
-    """Both with the axes of the scores; a bias of -inf joins the mask."""
+    """`Pairs` with the axes of the scores; a bias of -inf joins the mask."""
     if mask is not None:
         mask = align_to_rank(as_mask(mask), len(scores_shape))
         check_broadcast("mask", mask.shape, scores_shape)
@@ -249,4 +230,4 @@ def _align(mask, bias, scores_shape):
         bias = align_to_rank(bias, len(scores_shape), "attention_bias")
         check_broadcast("attention_bias", bias.shape, scores_shape)
         mask = combine_masks(mask, bias_mask(bias))
-    return mask, bias
+    return Pairs(mask=mask, bias=bias)

@@ -90,7 +90,7 @@ def causal_mask(query_size, key_size=None):
     array([[1, 1, 0],
            [1, 1, 1]])
     """
-    distance = _distance(query_size, key_size)
+    distance = key_distance(query_size, key_size)
     return ops.less_equal(distance, 0)
 
 
@@ -119,7 +119,7 @@ def window_mask(query_size, key_size=None, *, window):
            [0, 1, 1]])
     """
     check_positive("window", window)
-    return ops.less(ops.abs(_distance(query_size, key_size)), window)
+    return ops.less(ops.abs(key_distance(query_size, key_size)), window)
 
 
 def prefix_mask(lengths, query_size, key_size=None):
@@ -254,54 +254,8 @@ def bias_mask(bias):
     return None if bias is None else ops.not_equal(bias, float("-inf"))
 
 
-def layer_mask(
-    sizes,
-    query_mask=None,
-    value_mask=None,
-    attention_mask=None,
-    attention_bias=None,
-    use_causal_mask=False,
-    window=None,
-    heads=False,
-    places=None,
-):
-    """Merges what a layer was given into one mask that broadcasts to its scores.
-
-    Args:
-        sizes: `(T, S)`, numbers or scalar tensors.
-        query_mask: boolean `[B, ..., T]`, or None; hides whole rows.
-        value_mask: boolean `[B, ..., S]`, or None; hides whole columns.
-        attention_mask: boolean, already aligned with the scores, or None.
-        attention_bias: aligned with the scores, or None; hides where it is -inf.
-        use_causal_mask: whether to and a `causal_mask`.
-        window: None, or the window of a `window_mask`.
-        heads: whether the scores have a head axis before `[T, S]`.
-        places: None, or the positions of queries, `[T]` or `[B, T]`, and keys, `[S]` or `[B, S]`,
-            which the causal mask and the window go by; else queries end where keys end.
-
-    Returns:
-        A mask of the rank of the scores, or `[T, S]`, or None.
-    """
-    rows = None if query_mask is None else query_mask[..., :, None]
-    columns = None if value_mask is None else value_mask[..., None, :]
-    if heads:
-        rows = None if rows is None else ops.expand_dims(rows, -3)
-        columns = None if columns is None else ops.expand_dims(columns, -3)
-    causal = near = None
-    if use_causal_mask or window is not None:
-        distance = _distance(*sizes) if places is None else _distance_of(*places)
-        causal = ops.less_equal(distance, 0) if use_causal_mask else None
-        near = None if window is None else ops.less(ops.abs(distance), window)
-    return combine_masks(rows, columns, attention_mask, bias_mask(attention_bias), causal, near)
-
-
-def _distance(query_size, key_size):
-    """Position of the key minus position of the query, `[T, S]`; queries end where keys end."""
+def key_distance(query_size, key_size):
+    """Position of the key minus that of the query, `[T, S]`; the last query is at the last key."""
     key_size = query_size if key_size is None else key_size
     queries = ops.arange(query_size, dtype="int32") + (key_size - query_size)
-    return _distance_of(queries, ops.arange(key_size, dtype="int32"))
-
-
-def _distance_of(queries, keys):
-    """The same of given positions: `[T, S]`, or `[B, T, S]` where they differ between samples."""
-    return keys[..., None, :] - queries[..., :, None]
+    return ops.arange(key_size, dtype="int32") - queries[:, None]

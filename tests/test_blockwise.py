@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keras_attention import LuongAttention, MultiHeadAttention, ScaledDotProductAttention
 from keras_attention.blockwise import cut
 from keras_attention.blockwise.dot import dot_attention
-from keras_attention.blockwise.pairs import Pairs
+from keras_attention.pairs import Pairs
 
 attending = importlib.import_module("keras_attention.attend")
 attend = attending.attend
@@ -51,19 +51,23 @@ def allowed(shape, pairs):
         mask[index] = not (pairs.causal and distance > 0)
         if pairs.window is not None:
             mask[index] &= abs(distance) < pairs.window
-    if pairs.keys is not None:
-        mask &= np.asarray(pairs.keys)[..., None, :]
-    return mask if pairs.mask is None else mask & np.asarray(pairs.mask)
+    for more in (pairs.rows, pairs.columns, pairs.mask):
+        mask = mask if more is None else mask & np.asarray(more)
+    return mask
 
 
 def reference(query, key, value, scale, pairs, cap=None):
-    """The equation on whole arrays, in float64; and which queries attend to something."""
+    """The equation on whole arrays, in float64."""
     scores = scale * np.einsum("...td,...sd->...ts", query, np.broadcast_to(
         key, (*query.shape[:-2], *key.shape[-2:])))  # fmt: skip
     if cap is not None:
         scores = cap * np.tanh(scores / cap)
     if pairs.bias is not None:
         scores = scores + np.asarray(pairs.bias, "float64")
+    if pairs.slopes is not None:
+        steps, keys = scores.shape[-2:]
+        distance = np.arange(keys) - (np.arange(steps)[:, None] + keys - steps)
+        scores = scores - np.asarray(pairs.slopes) * np.abs(distance)
     mask = allowed(scores.shape, pairs)
     scores = np.where(mask, scores, -np.inf)
     largest = np.max(scores, -1, keepdims=True, initial=-1e300)
@@ -71,12 +75,13 @@ def reference(query, key, value, scale, pairs, cap=None):
     total = weights.sum(-1, keepdims=True)
     weights = weights / np.where(total == 0, 1, total)
     value = np.broadcast_to(value, (*query.shape[:-2], *value.shape[-2:]))
-    return np.einsum("...ts,...sd->...td", weights, value), mask.any(-1)
+    return np.einsum("...ts,...sd->...td", weights, value)
 
 
 LEADS = [((2,), (2,)), ((2, 3), (2, 3)), ((2, 2, 3), (2, 2, 1)), ((5,), (5,)), ((), ())]
 SETTINGS = ["", "keys", "causal", "causal keys", "window", "window causal keys", "mask bias",
-            "cap keys", "bias causal", "cap bias causal keys window"]  # fmt: skip
+            "cap keys", "bias causal", "cap bias causal keys window", "slopes rows",
+            "slopes causal bias"]  # fmt: skip
 
 
 def problem(rng, lead, key_lead, steps, key_steps, what, dtype="float64"):
@@ -95,7 +100,11 @@ def problem(rng, lead, key_lead, steps, key_steps, what, dtype="float64"):
     ]
     kwargs = {"causal": "causal" in what, "window": 3 if "window" in what else None}
     if "keys" in what:
-        kwargs["keys"] = rng.random((*some(lead), key_steps)) > 0.3
+        kwargs["columns"] = rng.random((*some(lead), 1, key_steps)) > 0.3
+    if "rows" in what:
+        kwargs["rows"] = rng.random((*some(lead), steps, 1)) > 0.3
+    if "slopes" in what:
+        kwargs["slopes"] = rng.random((*some(lead), 1, 1))
     if "mask" in what:
         kwargs["mask"] = rng.random((*some(lead), *some([steps]), key_steps)) > 0.3
     if "bias" in what:
@@ -116,15 +125,15 @@ def test_equals_the_whole(rng, mode, lead, key_lead, what):
         pairs = Pairs(**kwargs, bias=arrays[3] if len(arrays) > 3 else None)
         return reference(*arrays[:3], 0.7, pairs, cap)
 
-    expected, rows = whole(exact)
+    expected = whole(exact)
     upstream = rng.normal(size=expected.shape)
 
     def ours(*inputs):
         masks = {k: tf.constant(v) if isinstance(v, np.ndarray) else v for k, v in kwargs.items()}
-        pairs = Pairs(**masks, bias=inputs[3] if len(inputs) > 3 else None, rows=tf.constant(rows))
+        pairs = Pairs(**masks, bias=inputs[3] if len(inputs) > 3 else None)
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            output = dot_attention(*inputs[:3], 0.7, pairs, cap)
+            output = dot_attention(*inputs[:3], 0.7, cap, pairs)
             total = tf.reduce_sum(output * upstream)
         return output, tape.gradient(total, inputs)
 
@@ -138,7 +147,7 @@ def test_equals_the_whole(rng, mode, lead, key_lead, what):
         def moved(step, place=place, direction=direction):
             arrays = list(exact)
             arrays[place] = arrays[place] + step * direction
-            return float((whole(arrays)[0] * upstream).sum())
+            return float((whole(arrays) * upstream).sum())
 
         np.testing.assert_allclose(
             (gradient.numpy() * direction).sum(),
@@ -151,7 +160,7 @@ def test_equals_the_whole(rng, mode, lead, key_lead, what):
 @pytest.mark.parametrize("what", ["", "causal keys", "mask bias", "window"])
 def test_sizes_that_the_graph_does_not_know(rng, what):
     inputs, exact, kwargs = problem(rng, (2, 3), (2, 3), 7, 9, what)
-    expected, rows = reference(*exact[:3], 1.0, Pairs(**kwargs, bias=(exact + [None])[3]))
+    expected = reference(*exact[:3], 1.0, Pairs(**kwargs, bias=(exact + [None])[3]))
     free = [
         tf.TensorSpec([None if n > 1 else 1 for n in x.shape[:-1]] + [x.shape[-1]], x.dtype)
         for x in inputs
@@ -159,9 +168,8 @@ def test_sizes_that_the_graph_does_not_know(rng, what):
 
     @tf.function(autograph=False, input_signature=free)
     def ours(*inputs):
-        return dot_attention(
-            *inputs[:3], 1.0, Pairs(**kwargs, bias=(inputs + (None,))[3], rows=rows)
-        )
+        pairs = Pairs(**kwargs, bias=(inputs + (None,))[3])
+        return dot_attention(*inputs[:3], 1.0, pairs=pairs)
 
     np.testing.assert_allclose(ours(*inputs), expected, rtol=1e-10, atol=1e-12)
 
@@ -180,10 +188,10 @@ def test_any_sizes(data):
     inputs, exact, kwargs = problem(rng, lead, key_lead, steps, key_steps, what)
     pairs = Pairs(**kwargs, bias=(exact + [None])[3])
     cap = 1.5 if "cap" in what else None
-    expected, rows = reference(*exact[:3], 1.0, pairs, cap)
+    expected = reference(*exact[:3], 1.0, pairs, cap)
     masks = {k: tf.constant(v) if isinstance(v, np.ndarray) else v for k, v in kwargs.items()}
-    pairs = Pairs(**masks, bias=(inputs + [None])[3], rows=tf.constant(rows))
-    output = dot_attention(*inputs[:3], 1.0, pairs, cap)
+    pairs = Pairs(**masks, bias=(inputs + [None])[3])
+    output = dot_attention(*inputs[:3], 1.0, cap, pairs)
     np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -193,7 +201,7 @@ def test_dtypes(rng, dtype, blocks):
     (query, key, value), exact, _ = problem(rng, (2, 3), (2, 3), 7, 9, "", dtype)
     mask = tf.constant(rng.random((2, 1, 7, 9)) > 0.4)
     output = attend(query, key, value, mask=mask)
-    expected, _ = reference(*exact, 3**-0.5, Pairs(mask=mask))
+    expected = reference(*exact, 3**-0.5, Pairs(mask=mask))
     assert len(blocks) == 1 and output.dtype == query.dtype
     np.testing.assert_allclose(
         to_numpy(output), expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype]

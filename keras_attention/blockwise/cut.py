@@ -28,7 +28,7 @@ class Cut:
 
     Args:
         query, key: the tensors; the last of the leading axes of `key` may be 1, for a group.
-        causal, window: as of `Pairs`.
+        causal, window: as of `keras_attention.pairs.Pairs`.
     """
 
     def __init__(self, query, key, causal, window):

@@ -1,14 +1,17 @@
 """Scaled dot-product attention in blocks, with its gradient."""
 
+import numpy as np
 import tensorflow as tf
 
 from keras_attention.blockwise.cut import Cut, loop
-from keras_attention.blockwise.pairs import MASKED, Pairs, piece_of
+from keras_attention.blockwise.piece import piece_of
+from keras_attention.pairs import Pairs
 
+MASKED = -0.25 * float(np.finfo("float32").max)  # twice that is still finite
 NO_PAIRS = Pairs()
 
 
-def dot_attention(query, key, value, scale, pairs=NO_PAIRS, soft_cap=None, dropout=0.0, seed=None):
+def dot_attention(query, key, value, scale, soft_cap=None, pairs=NO_PAIRS, dropout=0.0, seed=None):
     """dropout(softmax(scale query key^T + bias)) value, block by block.
 
     Equation 1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762).
@@ -18,8 +21,8 @@ def dot_attention(query, key, value, scale, pairs=NO_PAIRS, soft_cap=None, dropo
         key: `[..., S, D]`, S at least 1; the last of the leading axes may be 1, for a group.
         value: `[..., S, Dv]`, leading axes as of `key`.
         scale: a number.
-        pairs: `Pairs`. Hidden keys and values are finite.
         soft_cap: None, or c: scores are c tanh(scores / c), before the bias.
+        pairs: `Pairs` of the scores. Hidden keys and values, and the bias, are finite.
         dropout: the fraction of weights dropped.
         seed: integers `[2]` for the dropout.
 
@@ -27,6 +30,7 @@ def dot_attention(query, key, value, scale, pairs=NO_PAIRS, soft_cap=None, dropo
         `[..., T, Dv]`, 0 for queries that may attend to nothing.
     """
     cut = Cut(query, key, pairs.causal, pairs.window)
+    pairs = pairs._replace(sizes=(cut.steps, cut.key_steps)).map(lambda x: _to_rank(x, query))
     work = _Dot(cut, pairs, query.dtype, soft_cap, dropout, seed)
 
     @tf.custom_gradient
@@ -52,17 +56,17 @@ class _Dot:
         self.cut, self.dtype = cut, dtype
         self.soft_cap, self.dropout, self.seed = soft_cap, dropout, seed
         self.sums = tf.float64 if dtype == tf.float64 else tf.float32
-        keys = piece_of(None if pairs.keys is None else pairs.keys[..., None, :], cut)
+        keys = piece_of(pairs.columns, cut)
         # The mask of keys rides in the product with the query, where that is all that there is.
         rides = keys is not None and soft_cap is None and keys.values.shape[1] == 1
         self.column = keys if rides else None
         masks = [None if self.column else keys, piece_of(pairs.mask, cut)]
         self.masks = [mask for mask in masks if mask is not None]
-        self.bias = piece_of(pairs.bias, cut)
-        self.rows = None
-        if pairs.rows is not None:
-            rows = tf.broadcast_to(pairs.rows, (*cut.lead, cut.steps))
-            self.rows = tf.reshape(rows, (cut.size, cut.group, cut.steps, 1))
+        self.bias, self.slopes = piece_of(pairs.bias, cut), piece_of(pairs.slopes, cut)
+        self.attending = pairs.queries()
+        if self.attending is not None:
+            rows = tf.broadcast_to(self.attending, (*cut.lead, cut.steps, 1))
+            self.attending = tf.reshape(rows, (cut.size, cut.group, cut.steps, 1))
 
     def forward(self, query, key, value, bias=None):
         cut = self.cut
@@ -166,6 +170,9 @@ class _Dot:
             scores, slope = self.soft_cap * ratio, 1 - ratio * ratio
         if self.bias is not None:
             scores += tf.cast(self.bias.of(block, self.cut.fixed), self.sums)
+        if self.slopes is not None:
+            slopes = tf.cast(self.slopes.of(block, self.cut.fixed), self.sums)
+            scores -= slopes * tf.cast(tf.abs(self._distance(block)), self.sums)
         for allowed in self._allowed(block):
             scores += tf.where(allowed, tf.zeros((), self.sums), tf.constant(MASKED, self.sums))
         return tf.nn.softmax(scores), slope
@@ -175,10 +182,14 @@ class _Dot:
         cut = self.cut
         yield from (mask.of(block, cut.fixed) for mask in self.masks)
         if cut.causal or cut.window is not None:
-            queries = block.query + tf.range(block.queries) + cut.key_steps - cut.steps
-            distance = block.key + tf.range(block.keys) - queries[:, None]
+            distance = self._distance(block)
             causal = distance <= 0 if cut.causal else True
             yield causal if cut.window is None else causal & (tf.abs(distance) < cut.window)
+
+    def _distance(self, block):
+        """The position of the key minus that of the query, `[t, s]`."""
+        queries = block.query + tf.range(block.queries) + self.cut.key_steps - self.cut.steps
+        return block.key + tf.range(block.keys) - queries[:, None]
 
     def _changes(self, weights, upstream, value, block, i, j):
         """Weights as they met the values, and the gradient of the scores: `[g, n, t, s]` both."""
@@ -203,4 +214,12 @@ class _Dot:
 
     def _seen(self, x):
         """`[L, n, T, D]`, 0 for queries that may attend to nothing."""
-        return x if self.rows is None else tf.where(self.rows, x, tf.zeros((), x.dtype))
+        seen = self.attending
+        return x if seen is None else tf.where(seen, x, tf.zeros((), x.dtype))
+
+
+def _to_rank(x, like):
+    """With axes of size 1 in front, up to the rank of `like`; None for None."""
+    while x is not None and len(x.shape) < len(like.shape):
+        x = tf.expand_dims(x, 0)
+    return x

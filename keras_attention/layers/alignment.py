@@ -14,7 +14,7 @@ class Prepared(NamedTuple):
 
     Attributes:
         queries, keys, values: `[B, ..., T, Dq]`, `[B, ..., S, Dk]`, `[B, ..., S, Dv]`.
-        mask, bias: broadcastable to the scores `[B, ..., T, S]`, or None.
+        pairs: the `Pairs` of the scores `[B, ..., T, S]`.
         query_mask: `[B, ..., T]`, the real steps, or None.
         memory_mask: `[B, ..., S]`, the real keys, or None.
         dropout: the fraction of weights dropped in this call.
@@ -22,14 +22,12 @@ class Prepared(NamedTuple):
         steps: the queries before their projection, `[B, ..., T, D]`.
         use_causal_mask: whether a causal mask is still to be applied.
         places: `Places` of queries and keys, or None.
-        parts: the parts of `mask`, see `weighted_sum`, or None.
     """
 
     queries: Any
     keys: Any
     values: Any
-    mask: Any = None
-    bias: Any = None
+    pairs: Any
     query_mask: Any = None
     memory_mask: Any = None
     dropout: float = 0.0
@@ -37,7 +35,6 @@ class Prepared(NamedTuple):
     steps: Any = None
     use_causal_mask: bool = False
     places: Any = None
-    parts: Any = None
 
 
 def start(carries, values, previous=None):
@@ -136,14 +133,17 @@ def attend_in_steps(attend_step, prepared, alignment):
     keys = ops.shape(prepared.keys)[-2]
     # Masks and biases that differ between the steps are read step by step, the others are shared.
     sequences = {"queries": prepared.queries, "query_mask": prepared.query_mask}
+    pairs = prepared.pairs.merged()
     for name in ("mask", "bias"):
-        x = getattr(prepared, name)
+        x = getattr(pairs, name)
         if x is not None and x.shape[-2] != 1:
             sequences[name] = ops.broadcast_to(x, (batch, steps, keys))
     sequences = {name: x for name, x in sequences.items() if x is not None}
 
     def step(inputs, alignment):
         single = {name: x[:, None] for name, x in inputs.items()}
+        own = {name: single.pop(name) for name in ("mask", "bias") if name in single}
+        single["pairs"] = pairs._replace(**own)
         context, weights = attend_step(prepared._replace(**single), alignment)
         context, weights = context[:, 0], weights[:, 0]
         after = advance(alignment, weights)

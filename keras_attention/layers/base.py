@@ -121,9 +121,9 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
         """Projected queries or keys `[B, ..., T, D]` that know their positions."""
         return x
 
-    def _bias(self, bias, places):
-        """The bias of the scores: the caller's, and the layer's own."""
-        return bias
+    def _with_own_bias(self, pairs, places):
+        """`Pairs` with what the layer itself adds to the scores."""
+        return pairs
 
     def _pair_mask(self, batch, places, rank):
         """A mask of the layer's own for each pair of query and key, or None."""
@@ -132,8 +132,11 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
         """Names of what is carried between steps, see `alignment.start`."""
         return tuple(getattr(self.normalizer, "carries", ()))
 
-    def _finish(self, context, query, mask, key_size):
-        """From the weighted sum of projected values to the output `[B, ..., T, D]`."""
+    def _finish(self, context, query, attending, key_size):
+        """From the weighted sum of projected values to the output `[B, ..., T, D]`.
+
+        `attending` is `Pairs.queries()`.
+        """
         return context
 
     def _output_features(self, query_shape, value_shape):
@@ -203,22 +206,20 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
             attention_mask, attention_bias, query, steps, source.keys
         )
         attention_mask = self._with_pair_mask(attention_mask, steps, source.places)
-        scores_mask = self._scores_mask(
-            steps, row_mask, source, attention_mask, bias, use_causal_mask
-        )
-        steps = self._hide_steps(steps, row_mask, source, scores_mask)
+        pairs = self._pairs(steps, row_mask, source, attention_mask, bias, use_causal_mask)
+        attending = pairs.queries()
+        steps = self._hide_steps(steps, row_mask, source, attending)
         queries = self._place(self._project_query(steps), source.places and source.places.queries)
         narrowed = (attention_mask, bias)  # what a memory or cache has not hidden itself
         if cache is None:
             narrowed += (query_mask, value_mask, key_mask, self._sliding_window)
         hidden_more = (cache is None and use_causal_mask) or any(x is not None for x in narrowed)
-        keys, values = self._keys_and_values(source, queries, scores_mask, hidden_more)
+        keys, values = self._keys_and_values(source, queries, pairs, hidden_more)
         prepared = Prepared(
             queries,
             keys,
             values,
-            self._group_heads(scores_mask),
-            self._group_heads(self._bias(bias, source.places)),
+            self._with_own_bias(pairs, source.places).map(self._group_heads),
             row_mask,
             source.mask,
             self._dropout if training else 0.0,
@@ -226,11 +227,10 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
             steps,
             use_causal_mask and self._windowed,
             source.places,
-            self._mask_parts(source, attention_mask, bias, use_causal_mask),
         )
         before = self._alignment_before(alignment, prepared)
         context, weights, after = self._attend(prepared, before, training)
-        output = self._finish(context, steps, scores_mask, ops.shape(source.keys)[-2])
+        output = self._finish(context, steps, attending, ops.shape(source.keys)[-2])
         output = self._from_steps(output, query)
         if query_mask is not None:
             output = carry_mask(output, mask=query_mask)
@@ -259,14 +259,12 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
             prepared.keys,
             prepared.values,
             self._score_after(alignment, prepared),
-            prepared.mask,
-            prepared.bias,
+            prepared.pairs,
             self._normalizer_after(alignment, training),
             prepared.dropout,
             self._seed_generator,
             return_attention_scores,
             self._product(prepared.queries),
-            prepared.parts,
         )
 
     def _normalizer_after(self, alignment, training):

@@ -53,8 +53,8 @@ class HeadCache:
         if positions is not None:
             counted = ops.zeros_like(counted) + positions
             following = counted[:, -1] + 1
-        pairs = None if mask is None else mask[:, None, :]
-        keys, values = self._project(steps, steps, pairs, counted)
+        used = None if mask is None else mask[..., None]
+        keys, values = self._project(steps, steps, used, counted)
         rolling = self._rolling(cache)
         cache, seen = caches.append(cache, keys, values, mask, counted, following, rolling)
         places = Places(counted, seen["positions"])

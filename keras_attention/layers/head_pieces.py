@@ -24,13 +24,21 @@ class HeadPieces:
     def _place(self, x, positions):
         return self.position.rotate(x, positions) if hasattr(self.position, "rotate") else x
 
-    def _bias(self, bias, places):
+    def _with_own_bias(self, pairs, places):
         if not hasattr(self.position, "bias"):
-            return bias
-        own = upcast(ops.convert_to_tensor(self.position.bias(*places, self._num_heads)))
+            return pairs
+        if hasattr(self.position, "slopes") and not places.given:
+            slopes = self.position.slopes(self._num_heads)
+            dtype = "float32" if pairs.bias is None else upcast(pairs.bias).dtype
+            return pairs._replace(slopes=ops.convert_to_tensor(slopes[None, :, None, None], dtype))
+        bias = pairs.bias
+        own = self.position.bias(places.queries, places.keys, self._num_heads)
+        own = upcast(ops.convert_to_tensor(own))
         while len(own.shape) < (4 if bias is None else len(bias.shape)):
             own = ops.expand_dims(own, 1)
-        return own if bias is None else upcast(bias) + ops.cast(own, upcast(bias).dtype)
+        return pairs._replace(
+            bias=own if bias is None else upcast(bias) + ops.cast(own, upcast(bias).dtype)
+        )
 
     def _pair_mask(self, batch, places, rank):
         if self._mask_function is None:

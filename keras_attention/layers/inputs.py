@@ -5,6 +5,7 @@ from keras import ops
 from keras_attention import checks, masks
 from keras_attention.attend import hide
 from keras_attention.layers.places import fit_positions
+from keras_attention.pairs import Pairs
 
 
 class LayerInputs:
@@ -130,37 +131,23 @@ class LayerInputs:
         own = self._pair_mask(ops.shape(steps)[0], places, len(steps.shape) + 1)
         return masks.combine_masks(attention_mask, own)
 
-    def _scores_mask(self, steps, row_mask, source, attention_mask, bias, use_causal_mask):
-        """All masks in one that broadcasts to the scores, or None."""
-        return masks.layer_mask(
-            (ops.shape(steps)[-2], ops.shape(source.keys)[-2]),
-            query_mask=None if self._windowed else row_mask,
-            value_mask=source.mask,
-            attention_mask=attention_mask,
-            attention_bias=bias,
-            use_causal_mask=use_causal_mask and not self._windowed,
-            window=self._sliding_window,
-            heads=self._num_heads is not None,
-            places=source.places,
-        )
+    def _pairs(self, steps, row_mask, source, attention_mask, bias, use_causal_mask):
+        """The `Pairs` of a call: its masks, and the caller's bias."""
+        rows = None if row_mask is None or self._windowed else row_mask[..., :, None]
+        columns = None if source.mask is None else source.mask[..., None, :]
+        if self._num_heads is not None:
+            rows, columns = (x if x is None else ops.expand_dims(x, -3) for x in (rows, columns))
+        causal, window = use_causal_mask and not self._windowed, self._sliding_window
+        mask = masks.combine_masks(attention_mask, masks.bias_mask(bias))
+        if source.places is not None and source.places.given:
+            mask = masks.combine_masks(mask, *source.places.masks(causal, window))
+            causal, window = False, None
+        sizes = ops.shape(steps)[-2], ops.shape(source.keys)[-2]
+        return Pairs(rows, columns, mask, bias, None, causal, window, sizes)
 
-    def _mask_parts(self, source, attention_mask, bias, use_causal_mask):
-        """What `_scores_mask` merges, rows aside, for `weighted_sum`; None where it needs all."""
-        if bias is not None or source.places is not None or self._windowed:
-            return None
-        keys = None if source.mask is None else source.mask[..., None, :]
-        if keys is not None and self._num_heads is not None:
-            keys = ops.expand_dims(keys, -3)
-        return {
-            "keys": self._group_heads(keys),
-            "mask": self._group_heads(attention_mask),
-            "causal": use_causal_mask,
-            "window": self._sliding_window,
-        }
-
-    def _hide_steps(self, steps, row_mask, source, scores_mask):
+    def _hide_steps(self, steps, row_mask, source, attending):
         """Queries, 0 where they may attend to nothing."""
-        hidden = steps if scores_mask is None else hide(steps, scores_mask, -1)
+        hidden = hide(steps, attending)
         if self._windowed and row_mask is not None:
-            hidden = hide(hidden, row_mask[..., None], -1)
+            hidden = hide(hidden, row_mask[..., None])
         return hidden if source.projected else checks.fit_like(hidden, steps)

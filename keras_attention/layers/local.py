@@ -11,6 +11,7 @@ from keras import ops
 from keras_attention.attend import hide, weighted_sum
 from keras_attention.layers.gather import take_entries, take_steps
 from keras_attention.normalizers import upcast
+from keras_attention.pairs import Pairs
 from keras_attention.products import vector_product
 
 # A memory of up to this many windows, at least 1, is one window for all queries: one large product
@@ -66,8 +67,7 @@ def attend_locally(prepared, positions, radius, score, normalizer, seed, fade):
         near.keys,
         near.values,
         score,
-        near.mask,
-        near.bias,
+        near.pairs,
         faded if fade else normalizer,
         near.dropout,
         seed,
@@ -168,7 +168,7 @@ def at_window(prepared, window):
         window: the `Window`.
 
     Returns:
-        `Prepared` with queries `[B, R, G, Dq]`, keys and values `[B, R, W, D]`, and mask and bias
+        `Prepared` with queries `[B, R, G, Dq]`, keys and values `[B, R, W, D]`, and `Pairs` of
         `[B, R, G, W]`. What the mask hides from all queries of a window is 0.
     """
     steps, size = ops.shape(prepared.queries)[1], ops.shape(prepared.values)[1]
@@ -176,23 +176,24 @@ def at_window(prepared, window):
     mask = window.mask
     if prepared.query_mask is not None:
         mask = ops.logical_and(mask, _group(prepared.query_mask, rows)[..., None])
-    if prepared.mask is not None:
-        mask = ops.logical_and(mask, _entries(prepared.mask, window, steps))
+    pairs = prepared.pairs.merged()
+    if pairs.mask is not None:
+        mask = ops.logical_and(mask, _entries(pairs.mask, window, steps))
     if prepared.use_causal_mask:  # aligned at the bottom right, see `masks.causal_mask`
         latest = ops.arange(steps, dtype="int32")[None] + (size - steps)
         latest = _group(latest, rows)[..., None]
         mask = ops.logical_and(mask, window.index[:, :, None] <= latest)
 
-    values = hide(take_steps(prepared.values, window.index), mask, -2)
-    keys = values
+    bias = None if pairs.bias is None else _entries(pairs.bias, window, steps)
+    pairs = Pairs(mask=mask, bias=bias)
+    values = keys = hide(take_steps(prepared.values, window.index), pairs.keys())
     if prepared.keys is not prepared.values:
-        keys = hide(take_steps(prepared.keys, window.index), mask, -2)
+        keys = hide(take_steps(prepared.keys, window.index), pairs.keys())
     return prepared._replace(
         queries=_group(prepared.queries, rows),
         keys=keys,
         values=values,
-        mask=mask,
-        bias=None if prepared.bias is None else _entries(prepared.bias, window, steps),
+        pairs=pairs,
     )
 
 

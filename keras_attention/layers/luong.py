@@ -221,9 +221,11 @@ class LuongAttention(AttentionLayer):
         """The row of W of each memory step as its key; steps that have none are masked."""
         size = ops.shape(prepared.values)[1]
         places = places_of(prepared.memory_mask, size)
-        mask = combine_masks(prepared.mask, (places < self.max_memory)[:, None])
+        known = combine_masks(prepared.pairs.mask, (places < self.max_memory)[:, None])
+        pairs = prepared.pairs._replace(mask=known)
         keys = location_keys(places, ops.cast(self.location_kernel, self.compute_dtype))
-        return prepared._replace(keys=keys, values=hide(prepared.values, mask, -2), mask=mask)
+        values = hide(prepared.values, pairs.keys())
+        return prepared._replace(keys=keys, values=values, pairs=pairs)
 
     def _positions(self, prepared, alignment):
         """The positions p_t, `[B, T]`, and the alignment after these steps."""

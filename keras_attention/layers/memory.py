@@ -71,8 +71,8 @@ class LayerMemory:
         key_positions = fit_positions("key_positions", key_positions, keys)
         if key_positions is None and self._uses_places:
             key_positions = counted(0, ops.shape(keys)[-2]).keys
-        pairs = None if mask is None else mask[..., None, :]
-        keys, values = self._project(keys, values, pairs, key_positions)
+        used = None if mask is None else mask[..., None]
+        keys, values = self._project(keys, values, used, key_positions)
         return (keys, values) if mask is None else (keys, values, mask)
 
     def initial_alignment(self, memory):
@@ -98,12 +98,10 @@ class LayerMemory:
         """The shapes and dtypes of `initial_alignment`, as symbolic tensors `[B]`, `[B, S]`."""
         return alignments.start_spec(self._carries(), batch_size, keys, self.compute_dtype)
 
-    def _project(self, keys, values, mask, positions):
-        """Projected keys and values; what the mask hides from all queries is zeroed before."""
-        same = keys is values
-        if mask is not None:
-            values = hide(values, mask, -2)
-            keys = values if same else hide(keys, mask, -2)
+    def _project(self, keys, values, used, positions):
+        """Projected keys and values; those that no query uses are zeroed before."""
+        same, values = keys is values, hide(values, used)
+        keys = values if same else hide(keys, used)
         return self._place(self._project_key(keys), positions), self._project_value(values)
 
     def _check_source(self, value, key, memory, cache, *of_keys):
@@ -133,19 +131,20 @@ class LayerMemory:
             places = Places(
                 default.queries if positions is None else positions,
                 default.keys if key_positions is None else key_positions,
+                given=not (positions is None and key_positions is None),
             )
         return Source(keys, values, mask, places, projected=memory is not None)
 
-    def _keys_and_values(self, source, queries, scores_mask, hidden_more):
+    def _keys_and_values(self, source, queries, pairs, hidden_more):
         """Projected keys and values, 0 where no query may attend to them."""
         if not source.projected:
             key_places = source.places and source.places.keys
-            pair = self._project(source.keys, source.values, scores_mask, key_places)
+            pair = self._project(source.keys, source.values, pairs.keys(), key_places)
             return tuple(checks.fit_batch(x, queries) for x in pair)
-        if scores_mask is None or not hidden_more:
+        if not hidden_more:
             return source.keys, source.values
-        mask = self._group_heads(scores_mask)
-        return hide(source.keys, mask, -2), hide(source.values, mask, -2)
+        used = self._group_heads(pairs.keys())
+        return hide(source.keys, used), hide(source.values, used)
 
     def _alignment_before(self, alignment, prepared):
         """What the steps before have left, or the beginning."""

@@ -240,17 +240,18 @@ class MultiHeadAttention(HeadPieces, HeadCache, AttentionAxes, AttentionLayer):
         projected = ops.swapaxes(projected, -2, -3)
         return ops.expand_dims(projected, -3) if self._grouped else projected
 
-    def _finish(self, context, query, mask, key_size):
+    def _finish(self, context, query, attending, key_size):
         context = ops.swapaxes(self._ungroup(context), -2, -3)
         if self._use_gate:
             context = context * self._through(self._gate_dense, query)
         output = self._through(self.output_dense, context, features=2)
-        if mask is None:
+        if attending is None:
             if isinstance(key_size, int) and key_size:
                 return output
-            mask = ops.ones((1, key_size), "bool")  # there may be no keys
+            attending = ops.any(ops.ones((1, key_size), "bool"), axis=-1, keepdims=True)
         # Rows that may attend to nothing are 0, not the output bias.
-        rows = ops.any(mask, axis=-1 if len(mask.shape) == 2 else (-1, -3))
+        rows = ops.squeeze(attending, -1)
+        rows = rows if len(attending.shape) == 2 else ops.any(rows, axis=-2)
         features = len(output.shape) - len(context.shape) + 2
         rows = ops.reshape(rows, (*ops.shape(rows), *(1,) * features))
         return ops.where(rows, output, ops.zeros((), output.dtype))

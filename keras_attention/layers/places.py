@@ -15,10 +15,28 @@ class Places(NamedTuple):
     Attributes:
         queries: integers `[T]`, or `[B, T]` where samples differ.
         keys: integers `[S]` or `[B, S]`.
+        given: whether they were given, or come from a cache; else they are `counted`.
     """
 
     queries: Any
     keys: Any
+    given: bool = True
+
+    def masks(self, causal, window):
+        """The causal mask and the window that go by them, `[T, S]` or `[B, T, S]`, or None.
+
+        Args:
+            causal: whether there is a causal mask.
+            window: the window, or None.
+
+        Returns:
+            The two masks, as `masks.causal_mask` and `masks.window_mask` for counted places.
+        """
+        distance = self.keys[..., None, :] - self.queries[..., :, None]
+        return (
+            ops.less_equal(distance, 0) if causal else None,
+            None if window is None else ops.less(ops.abs(distance), window),
+        )
 
     def grid(self, rank):
         """Indices that broadcast to scores `[B, ..., N, T, S]` of this rank, heads aside.
@@ -43,7 +61,7 @@ def counted(query_size, key_size):
     """
     keys = ops.arange(key_size, dtype="int32")
     queries = ops.arange(query_size, dtype="int32") + (key_size - query_size)
-    return Places(queries, keys)
+    return Places(queries, keys, given=False)
 
 
 def fit_positions(name, positions, x):

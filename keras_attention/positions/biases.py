@@ -164,6 +164,10 @@ class ALiBi:
         slopes = ops.convert_to_tensor(-alibi_slopes(num_heads)[:, None, None], dtype)
         return slopes * distance[:, None]
 
+    def slopes(self, num_heads):
+        """What each head's scores `[..., T, S]` lose for each position of distance: `[N]`."""
+        return alibi_slopes(num_heads)
+
     def get_config(self):
         return {}
 

@@ -1,37 +1,10 @@
-"""What a block adds to its scores: a bias, and a low number where a query may not look."""
+"""A mask or bias of all scores, and its part for a block."""
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from keras_attention.blockwise.cut import pad, product, sizes
-
-MASKED = -0.25 * float(np.finfo("float32").max)  # twice that is still finite
-
-
-class Pairs(NamedTuple):
-    """Which query may attend to which key, and what is added to the scores.
-
-    The leading axes `[...]` are those of the scores `[..., T, S]`, or of size 1.
-
-    Attributes:
-        keys: boolean `[..., S]`, the keys that may be attended to, or None.
-        mask: boolean `[..., T, S]`, a further mask, T or S may be 1; or None.
-        bias: floating `[..., T, S]`, added to the scores, T or S may be 1; or None.
-        causal: whether a query sees no key behind its own position. The last query stands at the
-            last key.
-        window: None, or a query sees only keys less than so many positions away.
-        rows: boolean `[..., T]`, False for queries that may attend to nothing; None: there are
-            none of these.
-    """
-
-    keys: Any = None
-    mask: Any = None
-    bias: Any = None
-    causal: bool = False
-    window: int | None = None
-    rows: Any = None
 
 
 class Piece(NamedTuple):
