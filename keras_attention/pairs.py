@@ -100,7 +100,7 @@ def _any_between(flags, first, end, size):
     if flags is None:
         return first < end
     counts = ops.cumsum(ops.cast(flags, "int32"), axis=-1)
-    counts = ops.concatenate([ops.zeros_like(counts[..., :1]), counts], axis=-1)
+    counts = ops.pad(counts, [(0, 0)] * (len(counts.shape) - 1) + [(1, 0)])
     return ops.take(counts, first, axis=-1) < ops.take(counts, end, axis=-1)
 
 
