@@ -1,10 +1,9 @@
 """`attend`: score -> mask -> normalise -> weighted sum, the one place where the four meet."""
 
-import math
-
 import keras
 from keras import ops
 
+from keras_attention.blockwise.choice import choose
 from keras_attention.checks import as_float, check_bias, check_broadcast, check_fraction
 from keras_attention.masks import align_to_rank, as_mask, bias_mask, combine_masks
 from keras_attention.normalizers import masked_softmax, upcast
@@ -14,7 +13,6 @@ from keras_attention.scores import DotProduct, dot_score, scaled_dot_score
 
 # Scores that are formed at once, at most: 16 MB of float32. Above, blocks are faster.
 MOST_AT_ONCE = 4 << 20
-LIKELY_BATCH = 8  # where the size of a batch is not known
 
 
 def attend(
@@ -121,44 +119,48 @@ def weighted_sum(
     if pairs.bias is not None:
         zero = ops.zeros((), pairs.bias.dtype)
         pairs = pairs._replace(bias=ops.where(bias_mask(pairs.bias), pairs.bias, zero))
+
+    def at_once():
+        scores, merged = upcast(score(query, key)), pairs.merged()
+        if merged.bias is not None:
+            scores = scores + ops.cast(merged.bias, scores.dtype)
+        weights = ops.cast(normalizer(scores, merged.mask), value.dtype)
+        kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
+        context = batch_matmul(kept, value)
+        return (context, weights) if return_attention_scores else context
+
     plain = return_attention_scores or product is None or normalizer is not masked_softmax
-    if not plain and _worth_blocks(query, key, value):
-        return _in_blocks(query, key, value, product, pairs, dropout, seed)
-    scores, pairs = upcast(score(query, key)), pairs.merged()
-    if pairs.bias is not None:
-        scores = scores + ops.cast(pairs.bias, scores.dtype)
-    weights = ops.cast(normalizer(scores, pairs.mask), value.dtype)
-    kept = keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
-    context = batch_matmul(kept, value)
-    return (context, weights) if return_attention_scores else context
+    if plain or not _fits_blocks(query, key, value):
+        return at_once()
+    return choose(
+        (*query.shape[:-1], key.shape[-2]),
+        lambda: (*ops.shape(query)[:-1], ops.shape(key)[-2]),
+        MOST_AT_ONCE,
+        lambda traced: _in_blocks(query, key, value, product, pairs, dropout, seed, traced),
+        at_once,
+    )
 
 
-def _worth_blocks(query, key, value):
-    """Whether the scores are so many that blocks are faster than all at once.
-
-    Sizes have to be known, but for that of the batch, and equal, but for heads that share keys.
-    """
+def _fits_blocks(query, key, value):
+    """Whether all have the same leading axes, but for heads that share keys; not for one step."""
     *lead, steps, _ = query.shape
-    *key_lead, key_steps, _ = key.shape
-    if keras.backend.backend() != "tensorflow" or tuple(key_lead) != tuple(value.shape[:-2]):
+    *key_lead, _, _ = key.shape
+    if steps == 1 or tuple(key_lead) != tuple(value.shape[:-2]):
         return False
     fits = lead[:-1] == key_lead[:-1] and (lead[-1:] == key_lead[-1:] or key_lead[-1] == 1)
-    if not fits or (len(lead) > 1 and lead[0] != key_lead[0]):
-        return False
-    lead = [LIKELY_BATCH if axis == 0 and n is None else n for axis, n in enumerate(lead)]
-    sizes = (*lead, steps, key_steps)
-    return None not in sizes and 0 not in sizes and math.prod(sizes) > MOST_AT_ONCE
+    return fits and (len(lead) < 2 or lead[0] == key_lead[0])
 
 
-def _in_blocks(query, key, value, product, pairs, dropout, seed):
-    from keras_attention.blockwise.dot import dot_attention  # needs TensorFlow
+def _in_blocks(query, key, value, product, pairs, dropout, seed, traced):
+    from keras_attention.blockwise import dot  # needs TensorFlow
 
     dtype = value.dtype
     if dtype == "float16":  # products of float16 overflow easily
         query, key, value = (ops.cast(x, "float32") for x in (query, key, value))
     seeds = _seeds(seed) if dropout else None
-    context = dot_attention(query, key, value, *product, pairs, dropout, seeds)
-    return ops.cast(context, dtype)
+    compute = dot.traced_dot_attention if traced else dot.dot_attention
+    pairs = pairs._replace(sizes=None)
+    return ops.cast(compute(query, key, value, *product, pairs, dropout, seeds), dtype)
 
 
 def _seeds(seed):

@@ -11,9 +11,13 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_attention.blockwise.choice import choose
 from keras_attention.checks import as_float
 from keras_attention.normalizers import upcast
 from keras_attention.products import batch_matmul, vector_product
+
+# Numbers in the hidden layer of additive scores that are formed at once, at most: 16 MB of float32.
+MOST_HIDDEN = 4 << 20
 
 
 class DotProduct(NamedTuple):
@@ -177,8 +181,26 @@ def additive_score(query, key, v, bias=None):
         bias = as_float(bias)
         _check_kernel(bias, (key.shape[-1],), "[U]", name="bias")
         key = key + bias
-    hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
-    return upcast(vector_product(hidden, v))
+
+    def at_once():
+        hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
+        return upcast(vector_product(hidden, v))
+
+    def in_tiles(traced):
+        from keras_attention.blockwise import additive  # needs TensorFlow
+
+        scores = additive.traced_additive_scores if traced else additive.additive_scores
+        return upcast(scores(query, key, v))
+
+    if query.shape[-2] == 1 or query.shape[:-2] != key.shape[:-2]:
+        return at_once()
+    return choose(
+        (*query.shape[:-1], *key.shape[-2:]),
+        lambda: (*ops.shape(query)[:-1], *ops.shape(key)[-2:]),
+        MOST_HIDDEN,
+        in_tiles,
+        at_once,
+    )
 
 
 def concat_score(query, key, kernel, v):

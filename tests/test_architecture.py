@@ -20,15 +20,14 @@ MAX_LINES = 350
 # A part may import the parts to its left and those it shares a place with.
 ORDER = [
     {"checks", "loops", "products", "masks", "scores", "normalizers", "monotonic", "positions"}
-    | {"cache", "pairs"},
-    {"blockwise"},
+    | {"cache", "pairs", "blockwise"},
     {"attend"},
     {"layers"},
     {"decoders"},
     {"models", "callbacks"},
     {"export"},
 ]
-BASE, ABOVE_ATTEND = ORDER[0], set.union(*ORDER[3:])
+BASE, ABOVE_ATTEND = ORDER[0], set.union(*ORDER[2:])
 # These take plain tensors, arrays, texts or functions, and must be usable without the layers.
 INDEPENDENT = {"search", "visualize", "fonts", "measures", "links", "losses", "text"}
 INDEPENDENT |= {"schedules", "averaging"}

@@ -37,7 +37,8 @@ def blocks(monkeypatch):
         return dot_attention(*args)
 
     monkeypatch.setattr(attending, "MOST_AT_ONCE", 0)
-    monkeypatch.setattr("keras_attention.blockwise.dot.dot_attention", counted)
+    for name in ("dot_attention", "traced_dot_attention"):
+        monkeypatch.setattr(f"keras_attention.blockwise.dot.{name}", counted)
     return calls
 
 
@@ -259,6 +260,32 @@ def test_layers(rng, name, call, blocks, monkeypatch):
     np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
     for ours, theirs in zip(gradients, wanted, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["heads", "shared", "alibi"])
+def test_layers_choose_in_the_graph(rng, name, monkeypatch):
+    """Where sizes are not known, the graph chooses: with the same numbers, and gradients."""
+    layer = LAYERS[name]()
+    layer(tf.zeros((1, 2, 8)))
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None, 8])])
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = layer(x, use_causal_mask=True)
+            total = tf.reduce_sum(output**2)
+        return output, *tape.gradient(total, [x, *layer.trainable_variables])
+
+    inputs = [tf.constant(rng.normal(size=(2, n, 8)).astype("float32")) for n in (3, 11)]
+    monkeypatch.setattr(attending, "MOST_AT_ONCE", 2 * 4 * 5 * 5)
+    chosen = [run(x) for x in inputs]
+    branches = [op.type for op in run.get_concrete_function().graph.get_operations()]
+    assert {"If", "StatelessIf"} & set(branches)
+    monkeypatch.setattr(attending, "MOST_AT_ONCE", 1 << 40)
+    for x, found in zip(inputs, chosen, strict=True):
+        layer_at_once = run.python_function(x)
+        for ours, theirs in zip(found, layer_at_once, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_dropout(rng, blocks):

@@ -32,7 +32,7 @@ class Cut:
     """
 
     def __init__(self, query, key, causal, window):
-        *lead, self.steps, _ = sizes(query)
+        *lead, self.steps, self.features = sizes(query)
         grouped = len(lead) > 0 and key.shape[-3] == 1 and query.shape[-3] != 1
         self.lead, self.outer = lead, lead[:-1] if grouped else lead
         self.group = lead[-1] if grouped else 1
@@ -51,12 +51,12 @@ class Cut:
             most = tf.where(span > keys, most, count)
         if self.causal or self.window is not None:
             most = tf.clip_by_value(self.steps // 4, *DIAGONAL)
-        self.parts, self.queries = _divide(self.steps, most)
+        self.parts, self.queries = divide(self.steps, most)
         if self.window is not None and not self.fixed:
             sides = 1 if self.causal else 2
             span = tf.minimum(span, self.queries + self.window * sides)
         rows = SCORES // (tf.maximum(1, span) * self.queries * self.group)
-        self.groups, self.rows = _divide(self.size, tf.maximum(2, rows))
+        self.groups, self.rows = divide(self.size, tf.maximum(2, rows))
 
     def block(self, i, j):
         """The block of rows i and queries j, with the keys that it may attend to."""
@@ -73,9 +73,9 @@ class Cut:
 
     def queries_of(self, x, block):
         """Of `[L', n, T', D]` the queries of a block: `[g, n t, D]`."""
-        starts = (block.row, 0, block.query, 0)
-        part = tf.slice(x, starts, (block.rows, self.group, block.queries, x.shape[-1]))
-        return tf.reshape(part, (block.rows, self.group * block.queries, x.shape[-1]))
+        starts, features = (block.row, 0, block.query, 0), sizes(x)[-1]
+        part = tf.slice(x, starts, (block.rows, self.group, block.queries, features))
+        return tf.reshape(part, (block.rows, self.group * block.queries, features))
 
     def rows_of(self, x, i):
         """Of `[L', S, D]` the rows i: `[g, S, D]`."""
@@ -135,6 +135,12 @@ def loop(count, body, carry):
     )[1:]
 
 
+def divide(size, most):
+    """The number of equal parts of at most `most`, and their size."""
+    count = tf.maximum(1, -(-size // tf.maximum(1, most)))
+    return count, -(-size // count)
+
+
 def sizes(x):
     """The shape `[...]`: numbers where they are known, scalar tensors elsewhere."""
     shape = tf.shape(x)
@@ -155,12 +161,6 @@ def pad(x, axis, size):
     paddings = [[0, 0] for _ in x.shape]
     paddings[axis] = [0, missing]
     return tf.pad(x, paddings)
-
-
-def _divide(size, most):
-    """The number of equal parts of at most `most`, and their size."""
-    count = tf.maximum(1, -(-size // tf.maximum(1, most)))
-    return count, -(-size // count)
 
 
 def _in_xla():

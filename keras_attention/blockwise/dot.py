@@ -49,6 +49,9 @@ def dot_attention(query, key, value, scale, soft_cap=None, pairs=NO_PAIRS, dropo
     return tf.reshape(run(*inputs), (*cut.lead, cut.steps, value_features))
 
 
+traced_dot_attention = tf.function(dot_attention, autograph=False)
+
+
 class _Dot:
     """Forward and backward of queries `[L, n, T, D]`, scaled, and keys and values `[L, S, D]`."""
 

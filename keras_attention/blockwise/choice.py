@@ -1,0 +1,34 @@
+"""Blocks or all at once, by the number of scores: known at once, or only in the graph."""
+
+import math
+
+import keras
+from keras import ops
+
+LIKELY_BATCH = 8  # where only the size of a batch is not known
+
+
+def choose(shape, sizes, most, in_blocks, at_once):
+    """Computes in blocks what has more than `most` numbers, where TensorFlow is the backend.
+
+    Args:
+        shape: `[...]`, batch first, None where a size is not known yet.
+        sizes: function without arguments that gives the same as numbers and scalar tensors.
+        most: the most numbers that are formed at once.
+        in_blocks: function `traced -> result`; with `traced` it is to call a graph that was made
+            once, as it stands in a branch that may never be taken.
+        at_once: function without arguments that gives the same result.
+
+    Returns:
+        The result of one of the two.
+    """
+    if keras.backend.backend() != "tensorflow" or 0 in shape:
+        return at_once()
+    if shape[0] is None:
+        shape = (LIKELY_BATCH if None not in shape[1:] else None, *shape[1:])
+    if None not in shape:
+        return in_blocks(traced=False) if math.prod(shape) > most else at_once()
+    total = 1.0
+    for size in sizes():
+        total = total * ops.cast(size, "float32")
+    return ops.cond(total > most, lambda: in_blocks(traced=True), at_once)
