@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
     def owners_of(self, block):
         """Which of the P belongs to each row of a block, `[g]`."""
-        return self.owners[block.row : block.row + block.rows]
+        return tf.slice(self.owners, (block.row,), (block.rows,))
 
     def add(self, total, change, block, partial):
         """The gradient `[g, n, t, s]` of the scores of a block, added to that of the values."""
