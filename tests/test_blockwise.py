@@ -113,9 +113,22 @@ def problem(rng, lead, key_lead, steps, key_steps, what, dtype="float64"):
     return [x for x, _ in inputs], [x for _, x in inputs], kwargs
 
 
-@pytest.mark.parametrize("what", SETTINGS)
-@pytest.mark.parametrize(("lead", "key_lead"), LEADS)
-@pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
+def some_or_slow(mode, place, what):
+    """A third of the cases in each mode; all others with the slow tests."""
+    chosen = (["eager", "graph", "xla"].index(mode) + place + SETTINGS.index(what)) % 3 == 0
+    marks = () if chosen else pytest.mark.slow
+    return pytest.param(mode, *LEADS[place], what, marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("mode", "lead", "key_lead", "what"),
+    [
+        some_or_slow(mode, place, what)
+        for mode in ("eager", "graph", "xla")
+        for place in range(len(LEADS))
+        for what in SETTINGS
+    ],
+)
 def test_equals_the_whole(rng, mode, lead, key_lead, what):
     """Values, and gradients against numerical ones along a random direction."""
     steps, key_steps = (int(n) for n in rng.integers(1, 13, 2))

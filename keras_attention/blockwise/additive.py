@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_attention.blockwise.cut import Cut, divide, loop
 
-ELEMENTS = 1 << 20  # numbers in the hidden layer of a tile: 2 MB of float32
+ELEMENTS = 1 << 19  # numbers in the hidden layer of a tile: 2 MB of float32
 
 
 class Tiles(Cut):
@@ -62,8 +62,11 @@ class _Additive:
             keys = cut.rows_of(key, i)
 
             def of_queries(j, scores):
-                hidden = self._hidden(query, keys, cut.block(i, j))
-                return (scores.write(i * cut.parts + j, tf.reduce_sum(hidden * v, -1)),)
+                block = cut.block(i, j)
+                hidden = self._hidden(query, keys, block)
+                products = tf.matmul(tf.reshape(hidden, (-1, cut.features)), v[:, None])
+                products = tf.reshape(products, (block.rows, block.queries, cut.key_steps))
+                return (scores.write(i * cut.parts + j, products),)
 
             return loop(cut.parts, of_queries, (scores,))
 

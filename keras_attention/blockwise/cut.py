@@ -10,10 +10,14 @@ DIAGONAL = (64, 256)  # least and most where a block reads a part of the keys
 
 
 class Block(NamedTuple):
-    """Where a block lies: its first of L, of the queries and of the keys, and how many of each."""
+    """Where a block lies: its first of L, of the queries and of the keys, and how many of each.
+
+    `part` says which block of queries it is.
+    """
 
     row: Any
     rows: Any
+    part: Any
     query: Any
     queries: Any
     key: Any
@@ -55,6 +59,8 @@ class Cut:
         if self.window is not None and not self.fixed:
             sides = 1 if self.causal else 2
             span = tf.minimum(span, self.queries + self.window * sides)
+        elif self.partial:  # on average
+            span = span // 2
         rows = SCORES // (tf.maximum(1, span) * self.queries * self.group)
         self.groups, self.rows = divide(self.size, tf.maximum(2, rows))
 
@@ -62,14 +68,19 @@ class Cut:
         """The block of rows i and queries j, with the keys that it may attend to."""
         first, end = 0, self.key_steps
         if self.partial:
-            start = j * self.queries + self.key_steps - self.steps
+            start = self.start(j)
             last = start + self.queries
             if not self.causal:
                 last = last + self.window - 1
             end = tf.clip_by_value(last, 1, self.key_steps)
             if self.window is not None:
                 first = tf.clip_by_value(start - self.window + 1, 0, end - 1)
-        return Block(i * self.rows, self.rows, j * self.queries, self.queries, first, end - first)
+        query = j * self.queries
+        return Block(i * self.rows, self.rows, j, query, self.queries, first, end - first)
+
+    def start(self, j):
+        """The position among the keys at which the first of the queries j stands."""
+        return j * self.queries + self.key_steps - self.steps
 
     def queries_of(self, x, block):
         """Of `[L', n, T', D]` the queries of a block: `[g, n t, D]`."""
@@ -88,12 +99,17 @@ class Cut:
         return tf.slice(x, (0, block.key, 0), (block.rows, block.keys, x.shape[-1]))
 
     def add_to_keys(self, total, part, block):
-        """`[g S, D]` with `[g, s, D]` added to the keys of a block."""
-        part = tf.cast(tf.reshape(part, (-1, part.shape[-1])), total.dtype)
+        """`[g, S, D]` with `[g, s, D]` added to the keys of a block."""
+        part = tf.cast(part, total.dtype)
         if not self.partial:
             return total + part
+        if self.window is None:  # many of the keys: faster than a scatter
+            return total + pad(part, 1, self.key_steps)
         rows = tf.range(self.rows)[:, None] * self.key_steps + block.key + tf.range(block.keys)
-        return tf.tensor_scatter_nd_add(total, tf.reshape(rows, (-1, 1)), part)
+        flat, features = tf.reshape(total, (-1, part.shape[-1])), part.shape[-1]
+        part = tf.reshape(part, (-1, features))
+        flat = tf.tensor_scatter_nd_add(flat, tf.reshape(rows, (-1, 1)), part)
+        return tf.reshape(flat, tf.shape(total))
 
     def scores(self, x, block):
         """`[g, n t, s]` as `[g, n, t, s]`."""
@@ -119,7 +135,7 @@ class Cut:
         return x[: self.size, :, : self.steps]
 
     def join_rows(self, array, features):
-        """The sums `[g S, D]` of a TensorArray as `[L, S, D]`."""
+        """The sums `[g, S, D]` of a TensorArray as `[L, S, D]`."""
         shape = (self.groups * self.rows, self.key_steps, features)
         return tf.reshape(array.stack(), shape)[: self.size]
 

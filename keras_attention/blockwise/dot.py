@@ -1,13 +1,12 @@
 """Scaled dot-product attention in blocks, with its gradient."""
 
-import numpy as np
 import tensorflow as tf
 
+from keras_attention.blockwise.band import MASKED, Band
 from keras_attention.blockwise.cut import Cut, loop
 from keras_attention.blockwise.piece import piece_of
 from keras_attention.pairs import Pairs
 
-MASKED = -0.25 * float(np.finfo("float32").max)  # twice that is still finite
 NO_PAIRS = Pairs()
 
 
@@ -66,6 +65,7 @@ class _Dot:
         masks = [None if self.column else keys, piece_of(pairs.mask, cut)]
         self.masks = [mask for mask in masks if mask is not None]
         self.bias, self.slopes = piece_of(pairs.bias, cut), piece_of(pairs.slopes, cut)
+        self.band = Band(cut, self.sums)
         self.attending = pairs.queries()
         if self.attending is not None:
             rows = tf.broadcast_to(self.attending, (*cut.lead, cut.steps, 1))
@@ -130,7 +130,7 @@ class _Dot:
                 )
 
             zeros = [
-                tf.zeros((cut.rows * cut.key_steps, size), self.sums)
+                tf.zeros((cut.rows, cut.key_steps, size), self.sums)
                 for size in (key.shape[-1], value_features)
             ]
             query_array, key_sum, value_sum, *bias_sum = loop(
@@ -175,24 +175,13 @@ class _Dot:
             scores += tf.cast(self.bias.of(block, self.cut.fixed), self.sums)
         if self.slopes is not None:
             slopes = tf.cast(self.slopes.of(block, self.cut.fixed), self.sums)
-            scores -= slopes * tf.cast(tf.abs(self._distance(block)), self.sums)
-        for allowed in self._allowed(block):
+            scores -= slopes * tf.cast(tf.abs(self.band.distance(block)), self.sums)
+        for mask in self.masks:
+            allowed = mask.of(block, self.cut.fixed)
             scores += tf.where(allowed, tf.zeros((), self.sums), tf.constant(MASKED, self.sums))
+        if self.cut.causal or self.cut.window is not None:
+            scores += self.band.of(block)
         return tf.nn.softmax(scores), slope
-
-    def _allowed(self, block):
-        """Masks that broadcast to the scores `[g, n, t, s]` of a block."""
-        cut = self.cut
-        yield from (mask.of(block, cut.fixed) for mask in self.masks)
-        if cut.causal or cut.window is not None:
-            distance = self._distance(block)
-            causal = distance <= 0 if cut.causal else True
-            yield causal if cut.window is None else causal & (tf.abs(distance) < cut.window)
-
-    def _distance(self, block):
-        """The position of the key minus that of the query, `[t, s]`."""
-        queries = block.query + tf.range(block.queries) + self.cut.key_steps - self.cut.steps
-        return block.key + tf.range(block.keys) - queries[:, None]
 
     def _changes(self, weights, upstream, value, block, i, j):
         """Weights as they met the values, and the gradient of the scores: `[g, n, t, s]` both."""
