@@ -14,7 +14,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 PACKAGING := setup.py pyproject.toml keras_attention/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint benchmark dist clean
+.PHONY: help demo test test-slow lint benchmark benchmark-quick dist clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | \
@@ -34,8 +34,11 @@ lint: $(VENV)/.has-dev ## Check style and formatting
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 
-benchmark: $(VENV)/.has-test ## Time the layers against Keras's and write docs/performance.md
-	$(RUN) benchmarks/attention_layers.py
+benchmark: $(VENV)/.has-test ## Measure time and memory against Keras, write docs/performance.md
+	$(RUN) benchmarks/performance.py
+
+benchmark-quick: $(VENV)/.has-test ## The same on tiny shapes, to see that it works
+	$(RUN) benchmarks/performance.py --quick --output build/benchmark
 
 dist: $(VENV)/.has-dev ## Build a source archive and a wheel
 	$(RUN) -m build --outdir $(DIST)

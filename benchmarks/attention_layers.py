@@ -1,4 +1,4 @@
-"""Times our attention layers against those of Keras, in one process, taking turns.
+"""Times attention layers against those of Keras, in one process, taking turns.
 
 Absolute times depend on the machine and on what else it does; what two functions that take turns
 differ by depends on it much less. So the figure to look at is the ratio: the median, over the
@@ -8,15 +8,11 @@ Both sides hold the same weights, and their outputs are compared before anything
 """
 
 import argparse
-import datetime
 import os
-import platform
 import random
-import shlex
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -27,11 +23,13 @@ import tensorflow as tf
 
 import keras_attention
 
-REPORT = Path(__file__).parents[1] / "docs" / "performance.md"
-
 
 class Contest(NamedTuple):
-    """Two functions of `(query, value)` that should return the same context."""
+    """Two functions of `(query, value)` that should return the same context.
+
+    `apart` is how far the two may be apart, None for any distance; `operations` the floating-point
+    operations of a forward pass, where they say something.
+    """
 
     name: str
     peer: str
@@ -39,6 +37,8 @@ class Contest(NamedTuple):
     ours: keras.Model
     theirs: keras.Model
     inputs: list
+    apart: float | None = 1e-3
+    operations: float = 0.0
 
 
 class Result(NamedTuple):
@@ -66,15 +66,65 @@ def symbolic(inputs):
 
 def multi_head(batch, steps, heads=8, features=512, causal=False):
     inputs = random_inputs(batch, steps, steps, features)
-    models = []
-    for layer_class in (keras_attention.MultiHeadAttention, keras.layers.MultiHeadAttention):
-        query, value = symbolic(inputs)
-        layer = layer_class(heads, features // heads)
-        models.append(model(query, value, layer(query, value, use_causal_mask=causal)))
+    models = [
+        attending_to_itself(library.MultiHeadAttention(heads, features // heads), inputs, causal)
+        for library in (keras_attention, keras.layers)
+    ]
     models[1].set_weights(models[0].get_weights())
     name = "MultiHeadAttention" + (", causal" if causal else "")
     shape = f"{batch} x {steps}, {heads} heads, {features} features"
-    return Contest(name, "MultiHeadAttention", shape, *models, inputs)
+    pairs = steps * steps / (2 if causal else 1)
+    operations = batch * (8 * steps * features**2 + 4 * pairs * features)
+    peer = "keras MultiHeadAttention"
+    return Contest(name, peer, shape, *models, inputs, operations=operations)
+
+
+def attending_to_itself(layer, inputs, causal=False):
+    query, value = symbolic(inputs)
+    return model(query, value, layer(query, value, use_causal_mask=causal))
+
+
+def grouped_query(batch, steps, heads=8, groups=2, features=512):
+    inputs = random_inputs(batch, steps, steps, features)
+    size = features // heads
+    ours = keras_attention.MultiHeadAttention(heads, size, num_key_value_heads=groups)
+    theirs = keras.layers.GroupQueryAttention(size, heads, groups)
+    models = [attending_to_itself(layer, inputs) for layer in (ours, theirs)]
+    models[1].set_weights(models[0].get_weights())
+    shape = f"{batch} x {steps}, {heads} heads, {groups} of keys, {features} features"
+    return Contest(
+        "MultiHeadAttention, grouped", "keras GroupQueryAttention", shape, *models, inputs
+    )
+
+
+def in_bfloat16(batch, steps, heads=8, features=512):
+    inputs = random_inputs(batch, steps, steps, features)
+    models = [
+        attending_to_itself(
+            keras_attention.MultiHeadAttention(heads, features // heads, dtype=dtype), inputs
+        )
+        for dtype in ("mixed_bfloat16", "float32")
+    ]
+    models[1].set_weights(models[0].get_weights())
+    shape = f"{batch} x {steps}, {heads} heads, {features} features"
+    return Contest(
+        "MultiHeadAttention, mixed_bfloat16", "the same, float32", shape, *models, inputs, 0.05
+    )
+
+
+def with_window(batch, steps, window, heads=8, features=512):
+    inputs = random_inputs(batch, steps, steps, features)
+    models = [
+        attending_to_itself(
+            keras_attention.MultiHeadAttention(heads, features // heads, sliding_window=size),
+            inputs,
+            causal=True,
+        )
+        for size in (window, None)
+    ]
+    shape = f"{batch} x {steps}, {heads} heads, {features} features"
+    name = f"MultiHeadAttention, causal, window {window}"
+    return Contest(name, "the same without the window", shape, *models, inputs, None)
 
 
 def bahdanau(batch, steps, units=256):
@@ -90,7 +140,7 @@ def bahdanau(batch, steps, units=256):
     projections[0].set_weights(attention.query_projection.get_weights())
     projections[1].set_weights(attention.key_projection.get_weights())
     additive.set_weights([keras.ops.reshape(attention.v, (-1,))])
-    peer, shape = "Dense, Dense, AdditiveAttention", f"{batch} x {steps}, {units} units"
+    peer, shape = "two Dense, keras AdditiveAttention", f"{batch} x {steps}, {units} units"
     return Contest("BahdanauAttention", peer, shape, ours, theirs, inputs)
 
 
@@ -101,12 +151,13 @@ def luong(batch, steps, features=256):
     query, value = symbolic(inputs)
     theirs = model(query, value, keras.layers.Attention()([query, value]))
     shape = f"{batch} x {steps}, {features} features"
-    return Contest('LuongAttention("dot")', "Attention", shape, ours, theirs, inputs)
+    return Contest('LuongAttention("dot")', "keras Attention", shape, ours, theirs, inputs)
 
 
 def contests(quick):
     if quick:
         yield lambda: multi_head(2, 16, heads=2, features=32)
+        yield lambda: grouped_query(2, 16, heads=2, groups=1, features=32)
         yield lambda: bahdanau(2, 8, units=16)
         yield lambda: luong(2, 8, features=16)
         return
@@ -115,8 +166,12 @@ def contests(quick):
     yield lambda: multi_head(8, 512, causal=True)
     yield lambda: multi_head(2, 2048)
     yield lambda: multi_head(2, 2048, causal=True)
+    yield lambda: grouped_query(2, 2048)
+    yield lambda: in_bfloat16(2, 2048)
+    yield lambda: with_window(1, 16384, 256)
+    yield lambda: bahdanau(32, 32)
     yield lambda: bahdanau(32, 64)
-    yield lambda: bahdanau(32, 128)
+    yield lambda: bahdanau(32, 256)
     yield lambda: luong(32, 128)
     yield lambda: luong(8, 512)
 
@@ -161,8 +216,8 @@ def difference(contest):
 
 
 def compare(contest, rounds):
-    gap = difference(contest)
-    if not gap < 1e-3:
+    gap = difference(contest) if contest.apart is not None else float("nan")
+    if contest.apart is not None and not gap < contest.apart:
         sys.exit(f"{contest.name} and {contest.peer} differ by {gap:.2g}: not the same thing")
     for passes, make in (("forward", forward), ("forward, backward", forward_and_backward)):
         functions = [make(contest.ours), make(contest.theirs)]
@@ -173,95 +228,48 @@ def compare(contest, rounds):
         yield Result(contest, passes, *medians, ratio, gap)
 
 
+def product_speed(rounds):
+    """Floating-point operations a second of a product of two 2048 x 2048 matrices."""
+    matrix = tf.random.normal((2048, 2048))
+    multiply = tf.function(lambda a, b: a @ b)
+    times = take_turns([multiply], [matrix, matrix], rounds)
+    return 2 * 2048**3 / statistics.median(1e-3 * time for (time,) in times)
+
+
 HEADER = """\
-| ours | Keras | shape | passes | ours, ms | Keras, ms | ratio | largest difference |
-| --- | --- | --- | --- | ---: | ---: | ---: | ---: |"""
+| ours | peer | shape | passes | ours, ms | peer, ms | ratio | of peak | apart |
+| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"""
 
 
-def row(result):
+def row(result, peak):
     contest = result.contest
     words = f"| {contest.name} | {contest.peer} | {contest.shape} | {result.passes} "
     times = f"| {result.ours_ms:.2f} | {result.theirs_ms:.2f} | {result.ratio:.2f} "
-    return words + times + f"| {result.difference:.1e} |"
+    done = contest.operations * (3 if "backward" in result.passes else 1)
+    share = f"{done / (1e-3 * result.ours_ms) / peak:.2f}" if done else ""
+    apart = "" if contest.apart is None else f"{result.difference:.0e}"
+    return words + times + f"| {share} | {apart} |"
 
 
-def processor():
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def surroundings(rounds):
-    command = shlex.join(["python", "benchmarks/attention_layers.py", *sys.argv[1:]])
-    devices = [device.device_type for device in tf.config.list_physical_devices()]
-    return f"""\
-- Command: `{command}`, {rounds} rounds, on {datetime.date.today()}
-- Machine: {os.cpu_count()} cores of {processor()}, {platform.system()}; TensorFlow sees \
-{", ".join(devices)}
-- Versions: keras_attention {keras_attention.__version__}, Keras {keras.version()}, \
-TensorFlow {tf.__version__}, NumPy {np.__version__}, Python {platform.python_version()}"""
-
-
-def report(rows, rounds):
-    return f"""\
-# Speed of the attention layers
-
-Our layers against those of Keras, written by `benchmarks/attention_layers.py`. The two hold the
-same weights and take turns in one process, in float32 and inside `tf.function`. Times are medians;
-the ratio is the median of our time divided by Keras's in the same round, so that below 1 ours is
-faster. The last column is how far the two outputs are apart at most.
-
-{surroundings(rounds)}
-
-{chr(10).join([HEADER, *rows])}
-"""
-
-
-def write_whole(path, text):
-    """The file appears complete or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.write_text(text, "utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def positive(text):
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
-
-
-def parse_arguments():
-    first, _, rest = __doc__.partition("\n\n")
-    parser = argparse.ArgumentParser(description=first, epilog=rest)
-    parser.add_argument("--quick", action="store_true", help="tiny shapes, a few rounds, no file")
-    parser.add_argument("--rounds", type=positive, help="rounds (default: 11, quick 3)")
-    parser.add_argument("--output", type=Path, help=f"report (default: {REPORT.name} in docs/)")
-    arguments = parser.parse_args()
-    arguments.rounds = arguments.rounds or (3 if arguments.quick else 11)
-    if arguments.output is None and not arguments.quick:
-        arguments.output = REPORT
-    return arguments
+def section(quick, rounds):
+    """The table, as Markdown."""
+    peak = product_speed(rounds)
+    lines = [f"Products of two 2048 x 2048 matrices: {peak / 1e9:.0f} GFLOP/s.", "", HEADER]
+    print("\n".join(lines))
+    for make_contest in contests(quick):
+        for result in compare(make_contest(), rounds):
+            lines.append(row(result, peak))
+            print(lines[-1], flush=True)
+    return "\n".join(lines)
 
 
 def main():
-    arguments = parse_arguments()
-    rows = []
-    print(HEADER)
-    for make_contest in contests(arguments.quick):
-        for result in compare(make_contest(), arguments.rounds):
-            rows.append(row(result))
-            print(rows[-1], flush=True)
-    if arguments.output:
-        write_whole(arguments.output, report(rows, arguments.rounds))
-        print(f"Written to {arguments.output}")
+    first, _, rest = __doc__.partition("\n\n")
+    parser = argparse.ArgumentParser(description=first, epilog=rest)
+    parser.add_argument("--quick", action="store_true", help="tiny shapes")
+    parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
+    arguments = parser.parse_args()
+    section(arguments.quick, arguments.rounds)
 
 
 if __name__ == "__main__":

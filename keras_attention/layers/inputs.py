@@ -141,6 +141,8 @@ class LayerInputs:
         mask = masks.combine_masks(attention_mask, masks.bias_mask(bias))
         if source.places is not None and source.places.given:
             mask = masks.combine_masks(mask, *source.places.masks(causal, window))
+            if mask is not None:
+                mask = masks.align_to_rank(mask, len(steps.shape) + len(self._heads_shape()))
             causal, window = False, None
         sizes = ops.shape(steps)[-2], ops.shape(source.keys)[-2]
         return Pairs(rows, columns, mask, bias, None, causal, window, sizes)
