@@ -7,6 +7,8 @@ Every attention here is score -> mask -> normalise -> weighted sum. The package 
     scores         query [..., T, Dq], key [..., S, Dk] -> scores [..., T, S]
     normalizers    scores and mask -> attention weights: softmax, sparsemax, 1.5-entmax
     monotonic      weights that only move forward
+    pairs          the masks and biases of a call, part by part
+    blockwise      the four steps without all scores at once, for long sequences
     attend         the four steps in one function
     checks         errors that name the argument
     products       matrix products that TensorFlow computes right
