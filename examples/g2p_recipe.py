@@ -59,7 +59,7 @@ SMOKE = Recipe(
     learning_rate=1e-2,
 )
 TRANSFORMER_SMALL = TransformerRecipe(
-    epochs=60,
+    epochs=120,
     batch_size=32,
     embedding=128,
     units=128,

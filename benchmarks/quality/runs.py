@@ -31,7 +31,6 @@ RUNS = {
     **{
         f"transformer-{language}": [
             "g2p.py", "--model", "transformer", "--data", "{sigmorphon}/" + f"{language}_train.tsv",
-            "--epochs", "120",
         ]
         for language in ("hun", "ice")
     },
