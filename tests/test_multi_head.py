@@ -584,3 +584,12 @@ def test_other_axes_that_differ():
     }
     layer = built(N, 4, attention_axes=2, shapes=[(B, 3, 5, Dq)])
     refused(layer, arguments, "value")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_no_keys_give_zeros_and_not_the_output_bias(rng, masked):
+    layer = built(2, 3)
+    randomise(layer, rng)
+    query, value = tf.ones((B, T, Dq)), tf.ones((B, 0, Dv))
+    key, mask = tf.ones((B, 0, Dk)), tf.sequence_mask([1] * B, T) if masked else None
+    assert not np.any(layer(query, value, key, query_mask=mask))

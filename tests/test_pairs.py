@@ -50,9 +50,10 @@ def test_parts_say_the_same_as_the_whole(data):
         np.testing.assert_array_equal(np.broadcast_to(merged.mask, expected.shape), expected)
     for name, axis, found in (("rows", 2, pairs.queries()), ("columns", 1, pairs.keys())):
         wanted = expected.any(axis)[..., None]
+        if 0 in (steps, keys):
+            continue  # nothing on the other side at all: that is for the caller to see
         if found is None:
-            # No keys at all is for the caller to see: it has their number.
-            assert wanted.all() or 0 in (steps, keys), name
+            assert wanted.all(), name
         else:
             np.testing.assert_array_equal(np.broadcast_to(found, wanted.shape), wanted, name)
 

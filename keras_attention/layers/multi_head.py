@@ -12,6 +12,7 @@ from keras_attention.layers.head_norm import check_norm, head_norm
 from keras_attention.layers.head_pieces import HeadPieces
 from keras_attention.layers.places import get_function
 from keras_attention.layers.projections import ProjectionSettings
+from keras_attention.masks import combine_masks
 from keras_attention.positions import get_position, serialize_position
 from keras_attention.scores import check_cap
 
@@ -245,10 +246,11 @@ class MultiHeadAttention(HeadPieces, HeadCache, AttentionAxes, AttentionLayer):
         if self._use_gate:
             context = context * self._through(self._gate_dense, query)
         output = self._through(self.output_dense, context, features=2)
+        if not isinstance(key_size, int) or key_size == 0:  # there may be no keys
+            some = ops.any(ops.ones((1, key_size), "bool"), axis=-1, keepdims=True)
+            attending = combine_masks(attending, some)
         if attending is None:
-            if isinstance(key_size, int) and key_size:
-                return output
-            attending = ops.any(ops.ones((1, key_size), "bool"), axis=-1, keepdims=True)
+            return output
         # Rows that may attend to nothing are 0, not the output bias.
         rows = ops.squeeze(attending, -1)
         rows = rows if len(attending.shape) == 2 else ops.any(rows, axis=-2)
