@@ -347,8 +347,8 @@ def main(arguments=None):
         parser.error(f"--folder {options.folder}: no results")
     parts = ["# Results", *sections(found, options.folder)]
     parts.append(
-        "All runs: two CPU cores, no accelerator, whatever else the machine was doing. Versions\n"
-        "and settings of each run are in [results/](results)."
+        "All runs: one or two CPU cores, no accelerator, whatever else the machine was doing.\n"
+        "Versions and settings of each run are in [results/](results)."
     )
     with whole(options.output) as path:
         path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
