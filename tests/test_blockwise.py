@@ -363,3 +363,13 @@ def test_when_blocks_are_taken(rng, monkeypatch):
     attend(x[:, :100], x[:, :100], x[:, :100])
     attend(x, x, x, normalizer=lambda scores, mask: scores)
     assert len(calls) == 1
+
+
+def test_alibi_keeps_its_precision_beside_a_coarse_bias(rng):
+    """A caller's bias of bfloat16 does not round the distances: 257 slopes are not 256."""
+    layer = LAYERS["alibi"]()
+    x = tf.constant(rng.normal(size=(1, 300, 8)).astype("float32"))
+    expected = layer(x, return_attention_scores=True)[1]
+    bias = tf.zeros((1, 300, 300), "bfloat16")
+    found = layer(x, attention_bias=bias, return_attention_scores=True)[1]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

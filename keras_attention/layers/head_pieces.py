@@ -27,18 +27,16 @@ class HeadPieces:
     def _with_own_bias(self, pairs, places):
         if not hasattr(self.position, "bias"):
             return pairs
+        bias = None if pairs.bias is None else upcast(pairs.bias)
         if hasattr(self.position, "slopes") and not places.given:
-            slopes = self.position.slopes(self._num_heads)
-            dtype = "float32" if pairs.bias is None else upcast(pairs.bias).dtype
-            return pairs._replace(slopes=ops.convert_to_tensor(slopes[None, :, None, None], dtype))
-        bias = pairs.bias
+            slopes = self.position.slopes(self._num_heads)[None, :, None, None]
+            slopes = ops.convert_to_tensor(slopes, "float32" if bias is None else bias.dtype)
+            return pairs._replace(bias=bias, slopes=slopes)
         own = self.position.bias(places.queries, places.keys, self._num_heads)
         own = upcast(ops.convert_to_tensor(own))
         while len(own.shape) < (4 if bias is None else len(bias.shape)):
             own = ops.expand_dims(own, 1)
-        return pairs._replace(
-            bias=own if bias is None else upcast(bias) + ops.cast(own, upcast(bias).dtype)
-        )
+        return pairs._replace(bias=own if bias is None else bias + ops.cast(own, bias.dtype))
 
     def _pair_mask(self, batch, places, rank):
         if self._mask_function is None:
