@@ -20,6 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 import tensorflow as tf
+from step_loops import positive
 
 import keras_attention
 
@@ -268,7 +269,7 @@ def main():
     first, _, rest = __doc__.partition("\n\n")
     parser = argparse.ArgumentParser(description=first, epilog=rest)
     parser.add_argument("--quick", action="store_true", help="tiny shapes")
-    parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=positive, default=7, help="(default: %(default)s)")
     arguments = parser.parse_args()
     section(arguments.quick, arguments.rounds)
 

@@ -21,7 +21,7 @@ SECONDS = 300  # what takes longer is given up
 class Case(NamedTuple):
     """A layer of 512 features and 8 heads, or an additive one of 256 units."""
 
-    library: str  # "keras_attention" or "keras"
+    package: str  # "keras_attention" or "keras"
     layer: str  # "multi_head" or "additive"
     batch: int
     steps: int
@@ -39,19 +39,19 @@ class Measured(NamedTuple):
 def cases(quick):
     """The cases of the table; what Keras would need more than 16 GB for is left out."""
     if quick:
-        yield from (Case(library, "multi_head", 1, 64) for library in ("keras_attention", "keras"))
+        yield from (Case(package, "multi_head", 1, 64) for package in ("keras_attention", "keras"))
         return
     both = ("keras", "keras_attention")
     for causal in (False, True):
-        yield from (Case(library, "multi_head", 2, 2048, causal, True) for library in both)
+        yield from (Case(package, "multi_head", 2, 2048, causal, True) for package in both)
     for causal in (False, True):
-        yield from (Case(library, "multi_head", 1, 8192, causal) for library in both)
+        yield from (Case(package, "multi_head", 1, 8192, causal) for package in both)
     for causal in (False, True):
         yield Case("keras_attention", "multi_head", 1, 8192, causal, True)
     yield Case("keras_attention", "multi_head", 1, 32768, True, True)
     yield Case("keras_attention", "multi_head", 1, 16384, True)
     yield Case("keras_attention", "multi_head", 1, 16384, True, window=256)
-    yield from (Case(library, "additive", 32, 256, backward=True) for library in both)
+    yield from (Case(package, "additive", 32, 256, backward=True) for package in both)
 
 
 def growing(quick):
@@ -117,15 +117,15 @@ def make_layer(case, features):
 
     import keras_attention
 
-    ours = case.library == "keras_attention"
+    ours = case.package == "keras_attention"
     if case.layer == "additive":
         layer = keras_attention.BahdanauAttention(features)
         if not ours:
             layer = keras.layers.AdditiveAttention()
         return layer, lambda x: layer(x, x) if ours else layer([x, x])
     window = {} if case.window is None else {"sliding_window": case.window}
-    library = keras_attention if ours else keras.layers
-    layer = library.MultiHeadAttention(8, features // 8, **window)
+    package = keras_attention if ours else keras.layers
+    layer = package.MultiHeadAttention(8, features // 8, **window)
     return layer, lambda x: layer(x, x, use_causal_mask=case.causal)
 
 
@@ -138,7 +138,7 @@ def kilobytes(name):
 
 
 HEADER = """\
-| layer | library | shape | passes | peak, MB | of Keras | first call, s | later calls, s |
+| layer | package | shape | passes | peak, MB | of Keras | first call, s | later calls, s |
 | --- | --- | --- | --- | ---: | ---: | ---: | ---: |"""
 
 
@@ -147,7 +147,7 @@ def row(case, measured, peer):
     layer = case.layer.replace("_", "-") + (", causal" if case.causal else "")
     layer += "" if case.window is None else f", window {case.window}"
     passes = "forward, backward" if case.backward else "forward"
-    words = f"| {layer} | {case.library} | {case.batch} x {case.steps} | {passes} "
+    words = f"| {layer} | {case.package} | {case.batch} x {case.steps} | {passes} "
     if measured is None:
         return words + f"| failed, or took more than {SECONDS} s | | | |"
     part = "" if peer is None else f"1/{peer.megabytes / max(1, measured.megabytes):.1f}"
@@ -160,10 +160,10 @@ def section(quick):
     lines, keras_needs = [HEADER], {}
     print(HEADER)
     for case in cases(quick):
-        measured, key = measure(case), case._replace(library="keras")
-        if case.library == "keras":
+        measured, key = measure(case), case._replace(package="keras")
+        if case.package == "keras":
             keras_needs[key] = measured
-        peer = keras_needs.get(key) if case.library != "keras" else None
+        peer = keras_needs.get(key) if case.package != "keras" else None
         lines.append(row(case, measured, peer))
         print(lines[-1], flush=True)
     return "\n".join(lines)
@@ -180,9 +180,9 @@ def draw(path, quick):
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     labels = (("seconds", "seconds"), ("megabytes", "peak memory, MB"))
     for axis, (name, label) in zip(axes, labels, strict=True):
-        for library in ("keras_attention", "keras"):
-            ours = [(c.steps, getattr(m, name)) for c, m in found if c.library == library]
-            axis.loglog(*zip(*ours, strict=True), marker="o", base=2, label=library)
+        for package in ("keras_attention", "keras"):
+            ours = [(c.steps, getattr(m, name)) for c, m in found if c.package == package]
+            axis.loglog(*zip(*ours, strict=True), marker="o", base=2, label=package)
         axis.set(xlabel="length", ylabel=label)
         axis.grid(alpha=0.3)
         axis.legend()

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import peak_memory
 import tensorflow as tf
+from step_loops import positive
 
 import keras_attention
 
@@ -104,13 +105,6 @@ def write_whole(path, text):
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def positive(text):
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
 
 
 def main():
