@@ -102,6 +102,40 @@ def append(cache, keys, values, mask, positions, following, rolling=None):
     return {**_newest(seen, rolling, is_padded), "next": following}, seen
 
 
+def own_past(cache, origins):
+    """Which slots each of K beams sees that share a cache: those of its own past.
+
+    A step of the beams puts K slots behind those that were there when they began, which all of
+    them see.
+
+    Args:
+        cache: a grown or static cache of B rows, before the step.
+        origins: `[B, K, L]` integers: the beam whose step s is the past of beam k; -1 from the
+            step behind the one being made on.
+
+    Returns:
+        `[B, K, S]` booleans, S the slots with those of the step. A call takes it as the entry
+        "visible" of the cache.
+    """
+    beams, length = origins.shape[1:]
+    slots = ops.shape(cache["mask"])[1]
+    if "length" in cache:
+        steps = length
+    else:
+        slots = slots + beams
+        steps = ops.sum(ops.cast(ops.any(origins >= 0, axis=(0, 1)), "int32"))
+    index = ops.arange(slots, dtype="int32") - (slots - steps * beams)
+    made_in = ops.take(origins, ops.maximum(index // beams, 0), axis=2)
+    return ops.logical_or(ops.equal(made_in, index % beams), index < 0)
+
+
+def split_visible(cache):
+    """A cache without its entry "visible", see `own_past`, and that, or None."""
+    if not isinstance(cache, dict) or "visible" not in cache:
+        return cache, None
+    return {name: x for name, x in cache.items() if name != "visible"}, cache["visible"]
+
+
 def _newest(seen, size, is_padded):
     """The last `size` real steps of those seen; padding drops out first."""
     steps = ops.shape(seen["mask"])[1]
@@ -133,18 +167,10 @@ def _steps_axis(x):
 
 
 def _write(old, new, length):
-    """`old` with `new` steps from slot `length` on."""
-    axis = _steps_axis(old)
-    slots, steps = ops.shape(old)[axis], new.shape[axis]
-    index = ops.arange(slots, dtype="int32") - length
-    if steps == 0:
-        return old
-    if steps != 1:
-        steps = ops.shape(new)[axis]
-        new = ops.take(new, ops.clip(index, 0, steps - 1), axis=axis)
-    here = ops.logical_and(index >= 0, index < steps)
-    here = here[:, None] if axis == -2 else here
-    return ops.where(here, new, old)
+    """`old` with `new` steps from slot `length` on; XLA does it in place."""
+    start = [0] * len(old.shape)
+    start[_steps_axis(old)] = length
+    return ops.slice_update(old, start, new)
 
 
 def _check_room(length, steps, slots):

@@ -83,6 +83,11 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
             )
 
     @property
+    def keeps_beams(self):
+        """Whether `step` takes `origins`: no block has a cache that drops old steps."""
+        return not any(block.drops_old_steps for block in self.blocks)
+
+    @property
     def attention(self):
         """The attention to the memory in the last block; None without one, or before building."""
         return self.blocks[-1].cross_attention
@@ -169,7 +174,9 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
             batch_size = ops.shape(memory[0][0])[0]
         return [block.start_cache(batch_size, max_length) for block in self.blocks]
 
-    def step(self, inputs, state, memory=None, return_attention_scores=False, mask=None):
+    def step(
+        self, inputs, state, memory=None, return_attention_scores=False, mask=None, origins=None
+    ):
         """One step of inference, or several; the same numbers as the call gives for all at once.
 
         Args:
@@ -180,6 +187,9 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
                 `[B, T, S]`): the mean over the heads of the last block's cross-attention.
             mask: `[B]` or `[B, T]`, True = a real step. Padding, as in front of the shorter ones of
                 several prompts, takes no position.
+            origins: `[B, K, L]` integers, if the inputs `[B, K, D]` are the next step of K beams
+                of each row, not K steps: whose earlier steps are the past of each, see
+                `beam_search`. The state then keeps the steps of all beams, K a step.
 
         Returns:
             `(output, state)`, or `(output, weights, state)`; output `[B, D]` or `[B, T, D]`.
@@ -194,12 +204,20 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
         if None not in sizes and sizes[0] != sizes[1]:
             raise ValueError(f"`state` is of {sizes[1]} samples, `inputs` of {sizes[0]}.")
         mask = masks.as_mask(mask, "mask")
-        x = self._embed(inputs, _next_positions(state[0], inputs, mask), training=False)
+        positions = None
+        if origins is None:
+            next_positions = _next_positions(state[0], inputs, mask)
+        else:
+            state = self._of_beams(state, inputs, origins)
+            ones = ops.ones((1, inputs.shape[1]), "int32")
+            next_positions = positions = state[0]["next"][:, None] * ones
+        x = self._embed(inputs, next_positions, training=False)
         new_state, weights = [], []
         for number, (block, cache) in enumerate(zip(self.blocks, state, strict=True), 1):
             x, *weights, cache = block(
                 x,
                 **given(mask=mask, projected_memory=memory and memory[number - 1]),
+                **given(positions=positions),
                 cache=cache,
                 return_attention_scores=return_attention_scores and number == len(self.blocks),
                 training=False,
@@ -209,6 +227,18 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
         if not return_attention_scores:
             return x, new_state
         return x, mean_over_heads(weights[-1], len(inputs.shape)), new_state
+
+    def _of_beams(self, state, inputs, origins):
+        """The state in which each beam sees its own past."""
+        if not self.keeps_beams:
+            raise ValueError("`origins`: a block with a `sliding_window` drops old steps.")
+        if len(inputs.shape) != 3 or origins.shape[1] != inputs.shape[1]:
+            raise ValueError(
+                "`origins` [B, K, L] needs `inputs` [B, K, D], a step of K beams. Received shapes "
+                f"{tuple(origins.shape)} and {tuple(inputs.shape)}."
+            )
+        visible = caches.own_past(state[0], origins)
+        return [{**cache, "visible": visible} for cache in state]
 
     def _check_state(self, state):
         if not isinstance(state, (list, tuple)) or len(state) != len(self.blocks):

@@ -11,6 +11,11 @@ from keras_attention.layers.places import Places
 class HeadCache:
     """The cache of a layer with heads, see `keras_attention.cache`."""
 
+    @property
+    def drops_old_steps(self):
+        """Whether a cache keeps no more than a window of steps."""
+        return self._sliding_window is not None
+
     def start_cache(self, batch_size, max_length=None):
         """The cache before the first step, for calls with `cache=`.
 
@@ -42,6 +47,7 @@ class HeadCache:
     def _append(self, cache, steps, mask, positions):
         if len(steps.shape) != 3:
             raise ValueError(f"A `cache` takes steps [B, T, D]. Received shape {steps.shape}.")
+        cache, visible = caches.split_visible(cache)
         caches.check_structure(cache)
         rows = cache["next"].shape[0]
         if None not in (rows, steps.shape[0]) and rows != steps.shape[0]:
@@ -58,7 +64,7 @@ class HeadCache:
         rolling = self._rolling(cache)
         cache, seen = caches.append(cache, keys, values, mask, counted, following, rolling)
         places = Places(counted, seen["positions"])
-        return Source(seen["keys"], seen["values"], seen["mask"], places, True, cache)
+        return Source(seen["keys"], seen["values"], seen["mask"], places, True, cache, visible)
 
     def _rolling(self, cache):
         """The number of slots of a rolling cache, or None; an error if it is of another window."""

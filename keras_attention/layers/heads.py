@@ -19,6 +19,8 @@ def project(dense, x, features=1):
     """
     leading = len(x.shape) - features
     if leading == 2 and x.shape[1] == 1:  # one step of a loop: no shapes to be found out
+        if x.shape[0] == 1:
+            return dense(ops.repeat(x[:, 0], 2, axis=0))[:1, None]
         return dense(x[:, 0])[:, None]
     rows = dense(ops.reshape(x, (-1, *x.shape[leading:])))
     return ops.reshape(rows, (*ops.shape(x)[:leading], *rows.shape[1:]))

@@ -139,6 +139,9 @@ class LayerInputs:
             rows, columns = (x if x is None else ops.expand_dims(x, -3) for x in (rows, columns))
         causal, window = use_causal_mask and not self._windowed, self._sliding_window
         mask = masks.combine_masks(attention_mask, masks.bias_mask(bias))
+        if source.visible is not None:
+            rank = len(steps.shape) + len(self._heads_shape())
+            mask = masks.combine_masks(mask, masks.align_to_rank(source.visible, rank))
         if source.places is not None and source.places.given:
             mask = masks.combine_masks(mask, *source.places.masks(causal, window))
             if mask is not None:

@@ -20,6 +20,7 @@ class Source(NamedTuple):
         places: `Places` of queries and keys, or None where nothing goes by them.
         projected: whether they are projected; then 0 where the mask hid them before.
         cache: the new cache that they are in, or None.
+        visible: `[B, T, S]`, which of them a query may see, as beams see their own past; or None.
     """
 
     keys: Any
@@ -28,6 +29,7 @@ class Source(NamedTuple):
     places: Any
     projected: bool
     cache: Any = None
+    visible: Any = None
 
 
 class LayerMemory:

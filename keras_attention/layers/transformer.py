@@ -218,6 +218,11 @@ class TransformerDecoderBlock(TransformerBlock):
         self._check_memory(memory)
         return self.cross_attention.precompute(memory, value_mask=memory_mask)
 
+    @property
+    def drops_old_steps(self):
+        """Whether the cache keeps no more than a window of steps."""
+        return self.self_attention.drops_old_steps
+
     def start_cache(self, batch_size, max_length=None):
         """The empty cache of the self-attention, see `MultiHeadAttention.start_cache`."""
         return self.self_attention.start_cache(batch_size, max_length)

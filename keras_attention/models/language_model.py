@@ -17,6 +17,7 @@ from keras_attention.models.parts import (
     vocabulary_size,
 )
 from keras_attention.models.searches import CompiledSearches, choose_search
+from keras_attention.search import beam_search
 from keras_attention.text import END, PAD, START
 
 PROMPTS_AT_ONCE = 64
@@ -156,9 +157,12 @@ class CausalLM(keras.Model):
             _, state = self.decoder.step(self.embed(before), state, mask=mask)
         return ids[:, -1], state
 
-    def step(self, tokens, state):
-        """One step: tokens `[B]` -> `(logits [B, V], state)`."""
-        hidden, state = self.decoder.step(self.embed(tokens), state)
+    def step(self, tokens, state, **origins):
+        """One step: tokens `[B]` -> `(logits [B, V], state)`; of K beams `[B, K]`, `[B, K, V]`.
+
+        The latter with `origins` `[B, K, L]`, see `beam_search`.
+        """
+        hidden, state = self.decoder.step(self.embed(tokens), state, **origins)
         hidden = self.embed(hidden, reverse=True) if self._output is None else self._output(hidden)
         return hidden, state
 
@@ -187,9 +191,12 @@ class CausalLM(keras.Model):
                 f"Prompts of {steps} tokens (padded) and `max_length` = {max_length} more need "
                 f"{steps - 1 + max_length} positions. The model has {limit}."
             )
-        if function.__name__ == "beam_search":
+        rows = 1
+        if function is beam_search:
             options = {**options, "beam_width": beam_width}
-        tokens, state = self.start(ids, max_length)
+            if self.decoder.keeps_beams:
+                options["reorder_state"], rows = False, beam_width
+        tokens, state = self.start(ids, max_length * rows)
         return function(
             self.step,
             state,

@@ -11,7 +11,7 @@ from keras_attention.search import beam_search, greedy_search, sample
 
 # What a model tells a search by itself.
 GIVEN = {"step", "state", "start_tokens", "end_token", "pad_token"}
-GIVEN |= {"max_length", "beam_width", "memory", "memory_mask"}
+GIVEN |= {"max_length", "beam_width", "memory", "memory_mask", "reorder_state"}
 SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 

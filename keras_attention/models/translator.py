@@ -78,13 +78,14 @@ class Translator:
         memory = self.decoder.precompute(memory, ops.not_equal(source_ids, PAD))
         return memory, self.decoder.start_state(memory, state or None, max_length)
 
-    def step(self, tokens, state, memory):
+    def step(self, tokens, state, memory, **origins):
         """One step: tokens `[B]` -> `(logits [B, V], weights [B, S], state)`.
 
-        A model without attention gives `(logits, state)`.
+        A model without attention gives `(logits, state)`. With `origins` `[B, K, L]`, for a decoder
+        that takes them, it is a step of K beams, `[B, K]` -> `[B, K, V]`, `[B, K, S]`.
         """
         output, *weights_and_state = self.decoder.step(
-            self.embed(tokens), state, memory, return_attention_scores=self._attends
+            self.embed(tokens), state, memory, return_attention_scores=self._attends, **origins
         )
         return self.to_logits(output), *weights_and_state
 
@@ -114,13 +115,16 @@ class Translator:
             row = ops.zeros((1, source_ids.shape[1]), source_ids.dtype)
             found = self.search(row, max_length, beam_width, **options)
             return type(found)(*(None if x is None else x[:0] for x in found))
+        rows = 1
         if function is beam_search:
             mask = ops.not_equal(source_ids, PAD)
             options = {**options, "beam_width": beam_width, "memory_mask": mask}
+            if getattr(self.decoder, "keeps_beams", False):
+                options["reorder_state"], rows = False, beam_width
         if max_length is None:
             max_length = self._at_most(default_length(source_ids.shape[1]))
         self._check_positions(source_ids.shape[1], check_positive("max_length", max_length))
-        memory, state = self.encode(source_ids, max_length)
+        memory, state = self.encode(source_ids, max_length * rows)
         return function(
             self.step,
             state,

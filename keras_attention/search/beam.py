@@ -4,7 +4,7 @@ import math
 
 from keras import ops
 
-from keras_attention.checks import check_positive
+from keras_attention.checks import check_flag, check_positive
 from keras_attention.loops import loop_steps
 from keras_attention.masks import as_mask
 from keras_attention.search.constraints import Constraints
@@ -48,6 +48,7 @@ def beam_search(
     no_repeat_ngram=0,
     pad_token=0,
     memory_mask=None,
+    reorder_state=True,
 ):
     """Follows the K most probable sequences at once and returns the N best that it finds.
 
@@ -89,6 +90,12 @@ def beam_search(
         pad_token: the id behind the end token.
         memory_mask: `[B, S]`, True = real: the positions that the coverage penalty is about;
             None for all.
+        reorder_state: whether the state belongs to hypotheses, and its rows follow them when they
+            change beams. False for a step that keeps what it has seen in all beams and finds what
+            belongs to a hypothesis by itself, which saves copies: state and memory then have B
+            rows, and it is called as `step(tokens [B, K], state[, memory], origins=[B, K, L])` and
+            returns logits `[B, K, V]` and weights `[B, K, S]`. origins[b, k, s] is the beam whose
+            step s belongs to what beam k holds: at the step being made k itself, later -1.
 
     Returns:
         A `BeamResult`. A hypothesis for which no token is possible (all are forbidden, or have a
@@ -130,24 +137,27 @@ def beam_search(
         beta=check_weight("coverage_penalty", coverage_penalty),
         memory_mask=repeat_rows(_as_memory_mask(memory_mask, tokens), K),
         pad_token=check_token("pad_token", pad_token),
+        reorder_state=check_flag("reorder_state", reorder_state),
     )
-    memory = repeat_rows(as_batch("memory", memory, tokens), K)
-    state = repeat_rows(as_batch("state", state, tokens), K)
+    memory, state = as_batch("memory", memory, tokens), as_batch("state", state, tokens)
+    if reorder_state:
+        memory, state = repeat_rows(memory, K), repeat_rows(state, K)
     return beams.search(Step(step, memory), tokens, state)
 
 
 class _Beams:
     """K live and N finished hypotheses a row, and how a step changes them."""
 
-    def __init__(self, constraints, width, results, alpha, beta, memory_mask, pad_token):
+    def __init__(self, constraints, width, results, alpha, beta, memory_mask, pad_token, reorder_state):
         self.constraints, self.end_token = constraints, constraints.end_token
         self.width, self.results, self.length = width, results, constraints.max_length
         self.lp = length_penalties(self.length, alpha)
         self.beta, self.memory_mask, self.pad_token = beta, memory_mask, pad_token
+        self.reorder_state = reorder_state
         self.places = ops.arange(self.length, dtype="int32")
 
     def search(self, step, tokens, state):
-        """The whole search; tokens `[B]`, the rest repeated: `[B K, ...]`."""
+        """The whole search; tokens `[B]`, the state `[B K, ...]`, or as it is not reordered."""
         K, L = self.width, self.length
         live = impossible(tokens, K, L, self.pad_token)
         # One beam to begin with: K equal ones would stay equal.
@@ -170,7 +180,7 @@ class _Beams:
 
     def _step(self, step, index, carry):
         tokens, live, finished, state, coverage = carry
-        logits, weights, state = step(tokens, state)
+        logits, weights, state = step(tokens, state, self._origins(live, index))
         penalties = None
         if self.beta:
             coverage = coverage + _needed_weights(weights)
@@ -185,10 +195,18 @@ class _Beams:
             finished = self._finish(finished, candidates, ends)
             tokens, rows, live = self._live_on(tokens, rows, candidates, ends)
         rows = flat(rows)
-        state = take_rows(state, rows)
+        state = take_rows(state, rows) if self.reorder_state else state
         coverage = ops.take(coverage, rows, axis=0) if self.beta else coverage
         outputs = [] if weights is None else [weights]
         return outputs, (flat(tokens), live, finished, state, coverage)
+
+    def _origins(self, live, index):
+        """`[B, K, L]`: the beams in which the steps of the live hypotheses were made."""
+        if self.reorder_state:
+            return None
+        own = ops.arange(self.width, dtype="int32")[:, None]
+        now = ops.where(ops.equal(self.places, index), own, -1)
+        return ops.where(ops.less(self.places, index), live.beams, now)
 
     def _continuations(self, live, gains, penalties, index):
         """The best hypotheses of one more token: the tokens, the rows they come from, and they.

@@ -21,9 +21,16 @@ class Step:
         self.function = function
         self.more = () if memory is None else (memory,)
 
-    def __call__(self, tokens, state):
-        """Logits `[N, V]` in float32, weights `[N, S]` or None, and the state, of one step."""
-        result = self.function(tokens, state, *self.more)
+    def __call__(self, tokens, state, origins=None):
+        """Logits `[N, V]` in float32, weights `[N, S]` or None, and the state, of one step.
+
+        With `origins` `[B, K, L]` the step gets all beams of a row at once, N = B K.
+        """
+        if origins is None:
+            result = self.function(tokens, state, *self.more)
+        else:
+            together = ops.reshape(tokens, (-1, origins.shape[1]))
+            result = self.function(together, state, *self.more, origins=origins)
         if not isinstance(result, tuple) or len(result) not in (2, 3):
             count = f" of {len(result)}" if isinstance(result, tuple) else ""
             raise ValueError(
@@ -31,6 +38,8 @@ class Step:
                 f"{type(result).__name__}{count}."
             )
         logits, *weights, new_state = result
+        if origins is not None:
+            logits, *weights = (_flat_beams(x, origins) for x in (logits, *weights))
         _check_rows("logits of shape [B, V]", logits, tokens.shape[0])
         for x in weights:
             _check_rows("weights of shape [B, S]", x, tokens.shape[0])
@@ -42,6 +51,16 @@ class Step:
             )
         new_state = keras.tree.pack_sequence_as(state, parts)
         return ops.cast(logits, "float32"), weights[0] if weights else None, new_state
+
+
+def _flat_beams(x, origins):
+    """`[B, K, ...]` to `[B K, ...]`."""
+    if len(x.shape) != 3 or x.shape[1] != origins.shape[1]:
+        raise ValueError(
+            "`step` must return logits [B, K, V] and weights [B, K, S] where `reorder_state` is "
+            f"False, K = {origins.shape[1]}. Received shape {tuple(x.shape)}."
+        )
+    return ops.reshape(x, (-1, *ops.shape(x)[2:]))
 
 
 def _check_rows(expected, x, batch):
