@@ -1,13 +1,14 @@
 """Times search with a transformer against CTranslate2 and against recomputing the prefix.
 
-All hold the same random weights and take turns in one process, the encoder included; outputs have
-as many tokens as asked for, since the logits of END are out of reach. The ratio is the median, over
-the rounds, of our tokens a second divided by the peer's in the same round: above 1 ours is faster.
-CTranslate2 is the C++ engine that translation models are commonly served with (`pip install
-ctranslate2`); without it its columns stay empty.
+All hold the same random weights and take turns in one process, with one thread each, the encoder
+included; outputs have as many tokens as asked for, since the logits of END are out of reach. A
+ratio is the median, over the rounds, of the tokens a second divided by those of the peer in the
+same round: above 1 it is faster than the peer. CTranslate2 is the C++ engine that translation
+models are commonly served with (`pip install ctranslate2`); without it its columns stay empty.
 """
 
 import argparse
+import importlib.util
 import os
 import random
 import statistics
@@ -38,19 +39,22 @@ class Sizes(NamedTuple):
     target: int = 128
 
 
+PEERS = ("CTranslate2 float32", "CTranslate2 int8", "prefix recomputed")
 QUICK = Sizes(layers=1, units=32, heads=2, vocabulary=50, source=5, target=6)
 
 
 class Result(NamedTuple):
-    """A contest: tokens a second of both, the ratio, and the share of equal tokens."""
+    """How one contestant did: tokens a second, its ratio to the peers, the share of equal tokens.
 
-    peer: str
+    The ratios are in the order of `PEERS`, None where a peer did not take part; tokens are compared
+    with those of our float32 model.
+    """
+
     batch: int
     beam_width: int
-    dtype: str
-    ours: float
-    theirs: float
-    ratio: float
+    name: str
+    speed: float
+    ratios: list
     same: float
 
 
@@ -75,13 +79,17 @@ def build_model(sizes, dtype="float32"):
     return model
 
 
-def our_search(model, beam_width, length):
+def our_search(model, sizes, batch, beam_width, jit_compile=False):
     """A function of source ids `[B, S]` that returns ids `[B, L]`."""
     options = {"beam_width": beam_width} if beam_width > 1 else {}
+    shape = (batch, sizes.source) if jit_compile else (None, None)
 
-    @tf.function(input_signature=[tf.TensorSpec((None, None), "int32")], autograph=False)
+    @tf.function(
+        input_signature=[tf.TensorSpec(shape, "int32")], autograph=False, jit_compile=jit_compile
+    )
     def search(source):
-        return model.search(source, max_length=length, **options).ids
+        found = model.search(source, max_length=sizes.target, grow_cache=not jit_compile, **options)
+        return found.ids
 
     def run(source):
         ids = search(source).numpy()
@@ -196,60 +204,69 @@ def specification(model, sizes):
     return made
 
 
-def contest(peer, ours, theirs, case, sizes, dtype, rounds):
-    """Lets the two take turns."""
+def contest(runs, case, sizes, rounds):
+    """Lets all runs, functions by name, take turns."""
     batch, beam_width = case
     shape = (batch, sizes.source)
     source = np.random.default_rng(0).integers(END + 1, sizes.vocabulary, shape).astype("int32")
-    found = [search(source) for search in (ours, theirs)]
-    speeds = [[], []]
+    tokens = {name: run(source) for name, run in runs.items()}
+    seconds = {name: [] for name in runs}
     for _ in range(rounds):
-        for which in random.sample((0, 1), 2):
+        for name in random.sample(list(runs), len(runs)):
             started = time.perf_counter()
-            (ours, theirs)[which](source)
-            speeds[which].append(batch * sizes.target / (time.perf_counter() - started))
-    ratio = statistics.median(a / b for a, b in zip(*speeds, strict=True))
-    same = float(np.mean(found[0] == found[1]))
-    return Result(peer, batch, beam_width, dtype, *map(statistics.median, speeds), ratio, same)
+            runs[name](source)
+            seconds[name].append(time.perf_counter() - started)
+
+    def ratio(name, peer):
+        if peer not in runs or name == peer:
+            return None
+        pairs = zip(seconds[peer], seconds[name], strict=True)
+        return statistics.median(theirs / ours for theirs, ours in pairs)
+
+    count, first = batch * sizes.target, next(iter(tokens))
+    return [
+        Result(
+            *case,
+            name,
+            count / statistics.median(seconds[name]),
+            [ratio(name, peer) for peer in PEERS],
+            float(np.mean(tokens[name] == tokens[first])),
+        )
+        for name in runs
+    ]
 
 
 def results(sizes, rounds, cases=CASES):
-    """All contests, one after the other."""
-    model = build_model(sizes)
-    yield contest(
-        "recomputing the prefix",
-        our_search(model, 1, sizes.target),
-        prefix_search(model, sizes.target),
-        (1, 1),
-        sizes,
-        "float32",
-        max(1, rounds // 2),
-    )
-    try:
-        import ctranslate2
-    except ImportError:
-        print("CTranslate2 is left out: it is not installed.", file=sys.stderr)
-        return
-    half = build_model(sizes, "mixed_bfloat16")
+    """The results of all cases, one list after the other."""
+    model, half = build_model(sizes), build_model(sizes, "mixed_bfloat16")
     half.set_weights(model.get_weights())
-    peer = f"CTranslate2 {ctranslate2.__version__}"
+    engine = importlib.util.find_spec("ctranslate2") is not None
+    if not engine:
+        print("CTranslate2 is left out: it is not installed.", file=sys.stderr)
     for case in cases:
-        for kind, held, dtype in (("float32", model, "float32"), ("int8", half, "bfloat16")):
-            ours = our_search(held, case[1], sizes.target)
-            theirs = engine_search(model, sizes, case[1], kind)
-            yield contest(f"{peer} {kind}", ours, theirs, case, sizes, dtype, rounds)
+        runs = {
+            "float32": our_search(model, sizes, *case),
+            "float32, XLA": our_search(model, sizes, *case, jit_compile=True),
+            "bfloat16": our_search(half, sizes, *case),
+        }
+        if engine:
+            for name, kind in zip(PEERS[:2], ("float32", "int8"), strict=True):
+                runs[name] = engine_search(model, sizes, case[1], kind)
+        if case == (1, 1):
+            runs[PEERS[2]] = prefix_search(model, sizes.target)
+        yield contest(runs, case, sizes, rounds)
 
 
 def table(found):
     lines = [
-        "| search | batch | dtype | peer | ours, tokens/s | peer, tokens/s | ratio | same tokens |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"| search | batch | | tokens/s | against {' | against '.join(PEERS)} | same tokens |",
+        f"| --- | --- | --- | --- | {'--- | ' * len(PEERS)}--- |",
     ]
     for x in found:
         search = "greedy" if x.beam_width == 1 else f"beam of {x.beam_width}"
+        ratios = " | ".join("" if ratio is None else f"{ratio:.2f}" for ratio in x.ratios)
         lines.append(
-            f"| {search} | {x.batch} | {x.dtype} | {x.peer} | {x.ours:.0f} | {x.theirs:.0f} "
-            f"| {x.ratio:.2f} | {x.same:.1%} |"
+            f"| {search} | {x.batch} | {x.name} | {x.speed:.0f} | {ratios} | {x.same:.1%} |"
         )
     return "\n".join(lines)
 
@@ -267,9 +284,9 @@ def main():
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     found = []
-    for result in results(QUICK if options.quick else Sizes(), options.rounds, cases):
-        print(table([result]).splitlines()[-1], file=sys.stderr, flush=True)
-        found.append(result)
+    for more in results(QUICK if options.quick else Sizes(), options.rounds, cases):
+        print("\n".join(table(more).splitlines()[2:]), file=sys.stderr, flush=True)
+        found += more
     print(table(found))
 
 

@@ -48,7 +48,8 @@ def loop_steps(step, state, length, stop):
     Args:
         step: function `(index, state) -> (outputs_t, state)`; outputs a list of tensors `[B, ...]`,
             which may be empty.
-        state: structure of tensors `[B, ...]`, which keep their shapes and dtypes.
+        state: structure of tensors `[B, ...]`, which keep their shapes and dtypes. (TensorFlow
+            without XLA: axes may grow, if they grow in the first step.)
         length: the bound, an integer of at least 1.
         stop: function `state -> boolean scalar`, asked before each step but the first.
 
@@ -58,9 +59,11 @@ def loop_steps(step, state, length, stop):
     """
     # The first step, outside of the loop, tells what the outputs look like; and it runs for an
     # empty batch too, which has no unfinished sequence to keep a loop going.
+    start = state
     first, state = step(0, state)
     if keras.backend.backend() == "tensorflow":
-        return _tensorflow_loop(step, state, length, None, first, stop)
+        shapes = keras.tree.map_structure(_common_shape, start, state)
+        return _tensorflow_loop(step, state, length, None, first, stop, shapes)
 
     buffers = [
         ops.concatenate([x[:, None], ops.zeros((x.shape[0], length - 1, *x.shape[1:]), x.dtype)], 1)
@@ -83,8 +86,11 @@ def loop_steps(step, state, length, stop):
     return buffers, state
 
 
-def _tensorflow_loop(step, state, length, outputs, first=None, stop=None):
-    """`tf.while_loop` from step 0, or, where `first` holds the outputs of step 0, from step 1."""
+def _tensorflow_loop(step, state, length, outputs, first=None, stop=None, shapes=None):
+    """`tf.while_loop` from step 0, or, where `first` holds the outputs of step 0, from step 1.
+
+    `shapes` are those that the state keeps, where others than it has now.
+    """
     import tensorflow as tf
 
     begun = first is not None
@@ -102,10 +108,27 @@ def _tensorflow_loop(step, state, length, outputs, first=None, stop=None):
         return i + 1, state, arrays
 
     start = tf.constant(1 if begun else 0)
+    invariants = None
+    if shapes is not None:
+        invariants = (start.shape, shapes, [tf.TensorShape(None) for _ in arrays])
     _, state, arrays = tf.while_loop(
-        condition, body, (start, state, arrays), maximum_iterations=length
+        condition,
+        body,
+        (start, state, arrays),
+        shape_invariants=invariants,
+        maximum_iterations=length,
     )
     return [_swap(array.stack()) for array in arrays], state
+
+
+def _common_shape(before, after):
+    """What is known of a shape that a step may change; a size that it changed is not."""
+    import tensorflow as tf
+
+    before, after = (tf.convert_to_tensor(x).shape for x in (before, after))
+    if before.rank != after.rank:
+        return tf.TensorShape(None)
+    return tf.TensorShape([a if a == b else None for a, b in zip(before, after, strict=True)])
 
 
 def _flat(structure):

@@ -1,5 +1,7 @@
 """Heads: the projections to and from them, and groups that share one key and value head."""
 
+import math
+
 from keras import ops
 
 
@@ -18,12 +20,39 @@ def project(dense, x, features=1):
         What the layer gives, with the axes `[B, ..., T]` in front.
     """
     leading = len(x.shape) - features
-    if leading == 2 and x.shape[1] == 1:  # one step of a loop: no shapes to be found out
-        if x.shape[0] == 1:
-            return dense(ops.repeat(x[:, 0], 2, axis=0))[:1, None]
-        return dense(x[:, 0])[:, None]
-    rows = dense(ops.reshape(x, (-1, *x.shape[leading:])))
-    return ops.reshape(rows, (*ops.shape(x)[:leading], *rows.shape[1:]))
+    inputs, outputs = dense.kernel.shape[:features], dense.kernel.shape[features:]
+    one_step = leading == 2 and x.shape[1] == 1  # of a loop: no shapes to be found out
+    rows = ops.reshape(x, (-1, math.prod(inputs))) if features > 1 or not one_step else x[:, 0]
+    if dense.quantization_mode is None:
+        rows = _plain_product(dense, rows, outputs)
+    else:
+        rows = dense(ops.reshape(rows, (-1, *inputs)))
+    if one_step:
+        return ops.expand_dims(rows, 1)
+    return ops.reshape(rows, (*ops.shape(x)[:leading], *outputs))
+
+
+def _plain_product(dense, rows, outputs):
+    """The dense layer as one product of two matrices; TensorFlow's einsum is slower for few rows.
+
+    Args:
+        dense: the layer.
+        rows: `[A, D]`, the axes of features in one.
+        outputs: the axes of the result behind A.
+
+    Returns:
+        `[A, *outputs]`.
+    """
+    kernel = ops.reshape(ops.cast(dense.kernel, dense.compute_dtype), (rows.shape[-1], -1))
+    rows = ops.cast(rows, dense.compute_dtype)
+    if rows.shape[0] == 1:  # XLA's product of one row with a reshaped matrix is ten times slower
+        products = ops.matmul(ops.repeat(rows, 2, axis=0), kernel)[:1]
+    else:
+        products = ops.matmul(rows, kernel)
+    if dense.bias is not None:
+        bias = ops.cast(dense.bias, dense.compute_dtype)
+        products = ops.add(products, ops.reshape(bias, (-1,)))
+    return dense.activation(ops.reshape(products, (-1, *outputs)))
 
 
 def split_groups(x, groups):

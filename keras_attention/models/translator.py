@@ -15,6 +15,7 @@ from keras_attention.search import beam_search
 from keras_attention.text import END, PAD, START
 
 BATCH_SIZE = 64
+GROW_CACHE = keras.backend.backend() == "tensorflow"
 
 
 class Translation(NamedTuple):
@@ -89,7 +90,7 @@ class Translator:
         )
         return self.to_logits(output), *weights_and_state
 
-    def search(self, source_ids, max_length=None, beam_width=1, **options):
+    def search(self, source_ids, max_length=None, beam_width=1, grow_cache=False, **options):
         """Searches for an output to each source.
 
         Args:
@@ -97,6 +98,8 @@ class Translator:
             max_length: L, the most tokens of an output, the end included; by default about one
                 and a half times S, or as many as the model has positions.
             beam_width: 1 for `greedy_search`, more for `beam_search`.
+            grow_cache: whether a transformer's caches grow with the output, instead of having room
+                for L tokens from the beginning: faster in TensorFlow, but not possible with XLA.
             **options: further arguments of the search: of all `min_length`, `no_repeat_ngram` and
                 `forbidden_tokens` (by default PAD and START; other ones take their place); of
                 `beam_search` `length_penalty`, `coverage_penalty`, `num_results`; with one of
@@ -113,7 +116,7 @@ class Translator:
         function = choose_search(check_positive("beam_width", beam_width), options)
         if source_ids.shape[0] == 0:  # Keras' cells can not add a bias to no rows
             row = ops.zeros((1, source_ids.shape[1]), source_ids.dtype)
-            found = self.search(row, max_length, beam_width, **options)
+            found = self.search(row, max_length, beam_width, grow_cache, **options)
             return type(found)(*(None if x is None else x[:0] for x in found))
         rows = 1
         if function is beam_search:
@@ -124,7 +127,7 @@ class Translator:
         if max_length is None:
             max_length = self._at_most(default_length(source_ids.shape[1]))
         self._check_positions(source_ids.shape[1], check_positive("max_length", max_length))
-        memory, state = self.encode(source_ids, max_length * rows)
+        memory, state = self.encode(source_ids, None if grow_cache else max_length * rows)
         return function(
             self.step,
             state,
@@ -193,7 +196,7 @@ class Translator:
         """The search as a compiled function of source ids, made once for each set of options."""
 
         def search(source_ids):
-            return self.search(source_ids, max_length, beam_width, **options)
+            return self.search(source_ids, max_length, beam_width, GROW_CACHE, **options)
 
         return self._searches.get(search, (None, None), [max_length, beam_width], options)
 

@@ -148,7 +148,9 @@ def beam_search(
 class _Beams:
     """K live and N finished hypotheses a row, and how a step changes them."""
 
-    def __init__(self, constraints, width, results, alpha, beta, memory_mask, pad_token, reorder_state):
+    def __init__(
+        self, constraints, width, results, alpha, beta, memory_mask, pad_token, reorder_state
+    ):
         self.constraints, self.end_token = constraints, constraints.end_token
         self.width, self.results, self.length = width, results, constraints.max_length
         self.lp = length_penalties(self.length, alpha)
