@@ -34,11 +34,13 @@ lint: $(VENV)/.has-dev ## Check style and formatting
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 
-benchmark: $(VENV)/.has-test ## Measure time and memory against Keras, write docs/performance.md
+benchmark: $(VENV)/.has-test ## Measure time and memory against Keras, write docs/performance.md and docs/decoding.md
 	$(RUN) benchmarks/performance.py
+	$(RUN) benchmarks/decoding.py
 
 benchmark-quick: $(VENV)/.has-test ## The same on tiny shapes, to see that it works
 	$(RUN) benchmarks/performance.py --quick --output build/benchmark
+	$(RUN) benchmarks/decoding.py --quick --rounds 2 --output build/benchmark
 
 dist: $(VENV)/.has-dev ## Build a source archive and a wheel
 	$(RUN) -m build --outdir $(DIST)

@@ -1,4 +1,4 @@
-"""Times search with a transformer against CTranslate2 and against recomputing the prefix.
+"""Times search with a transformer against CTranslate2, and writes docs/decoding.md.
 
 All hold the same random weights and take turns in one process, with one thread each, the encoder
 included; outputs have as many tokens as asked for, since the logits of END are out of reach. A
@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -22,6 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 import tensorflow as tf
+from performance import DOCS, surroundings, write_whole
 from step_loops import positive
 
 from keras_attention.models.transformer import Transformer
@@ -238,7 +240,7 @@ def contest(runs, case, sizes, rounds):
 
 def results(sizes, rounds, cases=CASES):
     """The results of all cases, one list after the other."""
-    model, half = build_model(sizes), build_model(sizes, "mixed_bfloat16")
+    model, half = build_model(sizes), build_model(sizes, "bfloat16")
     half.set_weights(model.get_weights())
     engine = importlib.util.find_spec("ctranslate2") is not None
     if not engine:
@@ -271,23 +273,48 @@ def table(found):
     return "\n".join(lines)
 
 
+def report(sizes, rounds, found):
+    return f"""\
+# Speed of decoding
+
+Written by `benchmarks/decoding.py` (`make benchmark`).
+
+{surroundings(rounds)}
+
+{__doc__.partition("docs/decoding.md.")[2].strip()}
+
+The model is a transformer of {sizes.layers} + {sizes.layers} layers, d {sizes.units}, feed-forward
+size {4 * sizes.units}, {sizes.heads} heads, {sizes.vocabulary} words, random weights;
+{sizes.source} source tokens, {sizes.target} target tokens. "float32" and "bfloat16" (weights too)
+are TensorFlow graphs in which the caches grow, as `translate` makes them; "XLA" is `translate(...,
+jit_compile=True)`. Tokens are compared with those of the first row. Random weights have many almost
+equal candidates, between which lower precision chooses another; from there on all tokens differ.
+
+{table(found)}
+"""
+
+
 def main():
     first, _, rest = __doc__.partition("\n\n")
     parser = argparse.ArgumentParser(description=first, epilog=rest)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that all works")
     parser.add_argument("--rounds", type=positive, default=5, help="(default: %(default)s)")
     parser.add_argument("--cases", nargs="+", metavar="B,K", help="batch and beam width, e.g. 8,5")
+    parser.add_argument("--output", type=Path, default=DOCS, help="folder (default: docs/)")
     options = parser.parse_args()
     cases = CASES
     if options.cases:
         cases = [tuple(map(int, case.split(","))) for case in options.cases]
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    found = []
-    for more in results(QUICK if options.quick else Sizes(), options.rounds, cases):
+    found, sizes = [], QUICK if options.quick else Sizes()
+    for more in results(sizes, options.rounds, cases):
         print("\n".join(table(more).splitlines()[2:]), file=sys.stderr, flush=True)
         found += more
-    print(table(found))
+    options.output.mkdir(parents=True, exist_ok=True)
+    path = options.output / "decoding.md"
+    write_whole(path, report(sizes, options.rounds, found))
+    print(f"Written to {path}")
 
 
 if __name__ == "__main__":

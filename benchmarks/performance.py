@@ -49,7 +49,7 @@ def processor():
 
 
 def surroundings(rounds):
-    command = shlex.join(["python", "benchmarks/performance.py", *sys.argv[1:]])
+    command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
     devices = [device.device_type for device in tf.config.list_physical_devices()]
     return f"""\
 - Command: `{command}`, {rounds} rounds, on {datetime.date.today()}

@@ -655,3 +655,15 @@ def test_errors_name_the_argument(name, value):
 def test_a_step_that_returns_something_else(returned):
     with pytest.raises(ValueError, match="`step` must return"):
         beam_search(lambda tokens, state: returned, [], [3], 2, 3)
+
+
+def test_a_step_that_keeps_beams_must_return_their_axis():
+    def step(tokens, state, origins):
+        assert tokens.shape == (2, 3) and origins.shape == (2, 3, 4)
+        return np.zeros((6, 5), "float32"), state
+
+    options = {"end_token": 2, "max_length": 4, "beam_width": 3, "reorder_state": False}
+    with pytest.raises(ValueError, match=r"logits \[B, K, V\].*K = 3. Received shape \(6, 5\)"):
+        beam_search(step, [], [1, 1], **options)
+    with pytest.raises(ValueError, match="`reorder_state` must be"):
+        beam_search(step, [], [1, 1], **{**options, "reorder_state": None})

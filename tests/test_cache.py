@@ -28,7 +28,7 @@ from test_multi_head_pieces import (
 from transformer_models import attention_weights, randomise
 
 from keras_attention import MultiHeadAttention, prefix_mask, segment_mask
-from keras_attention.cache import next_positions
+from keras_attention.cache import next_positions, own_past
 from keras_attention.search import beam_search, greedy_search
 
 T, V = 7, 9
@@ -562,3 +562,31 @@ def test_symbolic_shapes():
         )
         assert output.shape == (B, 4, D) and weights.shape == (B, N, 4, slots)
         assert cache["keys"].shape == (B, 2, 1, slots, H) and cache["mask"].dtype == "bool"
+
+
+# Beams that share a cache
+
+
+@given(
+    beams=st.integers(1, 4),
+    steps=st.integers(1, 5),
+    prompt=st.integers(0, 3),
+    spare=st.integers(0, 2),
+    static=st.booleans(),
+    seed=st.integers(0, 9),
+)
+@settings(deadline=None, max_examples=60)
+def test_a_beam_sees_its_own_past(beams, steps, prompt, spare, static, seed):
+    """Slots P + s K + j: of the prompt, P of them, then of the steps s of each beam j."""
+    rng = np.random.default_rng(seed)
+    length = steps + spare
+    origins = np.full((B, beams, length), -1, "int32")
+    origins[:, :, : steps - 1] = rng.integers(0, beams, (B, beams, steps - 1))
+    origins[:, :, steps - 1] = np.arange(beams)
+    slots = prompt + (length if static else steps - 1) * beams
+    cache = {"mask": tf.zeros((B, slots), "bool")} | ({"length": 0} if static else {})
+    visible = to_numpy(own_past(cache, tf.constant(origins)))
+    assert visible.shape == (B, beams, slots if static else slots + beams)
+    for (b, k, slot), seen in np.ndenumerate(visible):
+        s, j = divmod(slot - prompt, beams)
+        assert seen == (slot < prompt or (s < steps and origins[b, k, s] == j))

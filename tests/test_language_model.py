@@ -190,6 +190,19 @@ def test_several_results_and_sampling(eager):
     assert model.generate("ab", top_k=1, **short) == model.generate("ab", **short)
 
 
+def test_compiled_by_xla():
+    """The same texts; batches of like size share a compiled search."""
+    model, short = model_of("learned"), {"max_length": 3}
+    for prompts in (["abc"], ["abc", "f", "bcd"], ["abc", "f", "bcd", "e"]):
+        before = len(model._searches)
+        assert model.generate(prompts, **short, jit_compile=True) == model.generate(
+            prompts, **short
+        )
+    assert len(model._searches) == before  # three were padded to four
+    with pytest.raises(ValueError, match="`jit_compile` must be"):
+        model.generate("a", jit_compile="yes")
+
+
 def test_learned_positions_that_do_not_suffice(eager):
     model = model_of("learned")
     assert model.generate("abcd", max_length=9).startswith("abcd")  # 3 before, 9 steps

@@ -176,3 +176,21 @@ def test_loop_over_an_unknown_batch():
         expected = countdown_in_python(limits, 5)[0]
         for a, e in zip(outputs, expected, strict=True):
             np.testing.assert_array_equal(a, e)
+
+
+def growing(stop=lambda state: False):
+    def step(index, state):
+        return [state[0][:, -1]], [tf.concat([state[0], state[0][:, -1:] + index], 1), state[1]]
+
+    return loop_steps(step, [tf.zeros((B, 1), "int32"), tf.ones((B,))], 5, stop)
+
+
+def test_what_the_first_step_makes_longer_may_grow():
+    for run in (growing, tf.function(growing, autograph=False)):
+        (outputs,), (grown, other) = run()
+        np.testing.assert_array_equal(grown, [[0, 0, 1, 3, 6, 10]] * B)
+        np.testing.assert_array_equal(outputs, [[0, 0, 1, 3, 6]] * B)
+        np.testing.assert_array_equal(other, np.ones(B))
+    (outputs,), (grown, _) = growing(stop=lambda state: tf.shape(state[0])[1] > 3)
+    np.testing.assert_array_equal(grown, [[0, 0, 1, 3]] * B)
+    np.testing.assert_array_equal(outputs, [[0, 0, 1, 0, 0]] * B)

@@ -519,6 +519,28 @@ def test_weights_of_all_three_attentions():
             assert np.all(np.triu(np.ones((4, 4)), 1) * weights == 0)
 
 
+@pytest.mark.parametrize("options", [{}, {"beam_width": 3, "num_results": 2}])
+def test_translating_compiled_by_xla(options):
+    """The same outputs and alignments; sources of like length share a compiled search."""
+    model = make("rotary", dtype="float32", source=LETTERS, target=LETTERS, layers=1)
+    texts, options = ["abc", "fedcba", "", "cab", "f"], {"max_length": 4, **options}
+    expected = model.translate(texts, details=True, **options)
+    made = len(model.inference._searches)
+    found = model.translate(texts, details=True, jit_compile=True, **options)
+    more = model.translate(["abcdef"] * 7, jit_compile=True, **options)
+    assert len(model.inference._searches) == made + 1
+    assert more == [model.translate("abcdef", **options)] * 7
+    several = "num_results" in options
+    for one, other in zip(found, expected, strict=True):
+        for a, b in zip(one, other, strict=True) if several else [(one, other)]:
+            assert a.text == b.text and a.target_tokens == b.target_tokens
+            assert a.source_tokens == b.source_tokens
+            np.testing.assert_allclose(a.score, b.score, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(a.attention_scores, b.attention_scores, atol=1e-5)
+    with pytest.raises(ValueError, match="`jit_compile` must be"):
+        model.translate(texts, jit_compile=2)
+
+
 def test_callbacks_draw_and_translate(tmp_path):
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     texts, seen = ["ab", "cd"], []

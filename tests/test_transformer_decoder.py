@@ -310,6 +310,85 @@ def test_searches_with_the_cache_find_what_those_without_find(rng, case, search)
     assert found.attention_scores.shape[-2:] == (length, S)
 
 
+def beams_of(decoder, cross_attention=True, prompt=0):
+    """A beam search as a function of its options; the decoder's beams share a cache, or do not."""
+    rng = np.random.default_rng(4)
+    table = tf.constant(3 * rng.normal(size=(V, D)), "float32")
+    output = tf.constant(rng.normal(size=(D, V)), "float32")
+    _, memory = draw(rng)
+
+    def search(reorder_state, grow, width=3, length=6):
+        projected, slots = None, prompt + length * (1 if reorder_state else width)
+        if cross_attention:
+            projected = decoder.precompute(memory, MEMORY_MASK)
+        state = decoder.start_state(projected, None, None if grow else slots, B)
+        if prompt:  # two of them, padded on the left
+            before, mask = tf.gather(table, [[4, 5, 6, 7], [0, 0, 8, 3]]), [[1] * 4, [0, 0, 1, 1]]
+            _, state = decoder.step(before, state, projected, mask=np.array(mask, bool))
+
+        def step(tokens, state, memory=None, **origins):
+            hidden = keras.ops.take(table, tokens, axis=0)
+            hidden, *rest = decoder.step(hidden, state, memory, cross_attention, **origins)
+            return hidden @ output, *rest
+
+        options = {"beam_width": width, "num_results": width, "min_length": 3}
+        options |= {"memory": projected, "reorder_state": reorder_state}
+        found = beam_search(step, state, [1, 1], 2, length, **options)
+        return [x for x in found if x is not None]
+
+    return search
+
+
+SHARING = [case for case in OPTIONS if DECODERS[case].keeps_beams]
+
+
+@pytest.mark.parametrize("grow", [False, True])
+@pytest.mark.parametrize("case", SHARING)
+def test_beams_that_share_a_cache_find_what_copies_find(case, grow):
+    search = beams_of(DECODERS[case])
+    expected = search(True, False)
+    found = tf.function(search, autograph=False)(False, grow)
+    assert np.array_equal(found[0], expected[0])
+    for one, other in zip(found[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    # Beams do change places; else nothing was tried.
+    first = np.asarray(found[0])[:, :, 0]
+    assert len(np.unique(first)) < first.size
+
+
+@pytest.mark.parametrize("grow", [False, True])
+@pytest.mark.parametrize("case", ["alibi", "relative"])
+def test_beams_share_a_prompt(case, grow):
+    search = beams_of(made(case, cross_attention=False), False, prompt=4)
+    expected, found = search(True, False), search(False, grow)
+    assert np.array_equal(found[0], expected[0])
+    for one, other in zip(found[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_beams_that_share_a_cache_under_xla():
+    search = beams_of(DECODERS["rotary"])
+    expected = search(True, False)
+    found = tf.function(lambda: search(False, False), jit_compile=True)()
+    assert np.array_equal(found[0], expected[0])
+    np.testing.assert_allclose(found[2], expected[2], rtol=1e-4, atol=1e-4)
+
+
+def test_origins_that_do_not_fit(rng):
+    decoder, (x, memory) = DECODERS["rotary"], draw(rng)
+    projected = decoder.precompute(memory)
+    state, origins = decoder.start_state(projected, max_length=12), np.zeros((B, 3, 4), "int32")
+    for inputs in (x[:, 0], x[:, :2]):
+        with pytest.raises(ValueError, match=r"`origins` \[B, K, L\] needs `inputs` \[B, K, D\]"):
+            decoder.step(inputs, state, projected, origins=origins)
+    window = DECODERS["window, rotary, groups"]
+    assert not window.keeps_beams
+    projected = window.precompute(memory)
+    with pytest.raises(ValueError, match="`origins`.*`sliding_window` drops old steps"):
+        window.step(x[:, :3], window.start_state(projected), projected, origins=origins)
+
+
 @pytest.mark.slow
 def test_a_loop_compiled_by_xla(rng, mode):
     decoder = DECODERS["rotary"]

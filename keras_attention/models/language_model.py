@@ -16,7 +16,13 @@ from keras_attention.models.parts import (
     tokenizers,
     vocabulary_size,
 )
-from keras_attention.models.searches import CompiledSearches, choose_search
+from keras_attention.models.searches import (
+    GROW_CACHE,
+    CompiledSearches,
+    choose_search,
+    first_rows,
+    padded_rows,
+)
 from keras_attention.search import beam_search
 from keras_attention.text import END, PAD, START
 
@@ -136,21 +142,20 @@ class CausalLM(keras.Model):
         (self.tokenizer,) = tokenizers(tokenizer)
         self.embed, self.decoder, self._output = embed, decoder, output
 
-    def start(self, ids, max_length):
+    def start(self, ids, max_length=None):
         """Reads prompts: ids `[B, T]` -> `(tokens, state)`, both for `step`.
 
         Args:
             ids: integers, padded with 0 on the left, at least one real token in each row.
-            max_length: the most steps that follow.
+            max_length: the most steps that follow; None for a cache that grows.
 
         Returns:
             The last tokens `[B]`, and the state after the tokens before them.
         """
         ids = ops.convert_to_tensor(ids)
         steps = ids.shape[1]
-        state = self.decoder.start_state(
-            max_length=steps - 1 + max_length, batch_size=ops.shape(ids)[0]
-        )
+        slots = None if max_length is None else steps - 1 + max_length
+        state = self.decoder.start_state(max_length=slots, batch_size=ops.shape(ids)[0])
         if steps > 1:
             before = ids[:, :-1]
             mask = ops.not_equal(before, PAD)
@@ -166,13 +171,13 @@ class CausalLM(keras.Model):
         hidden = self.embed(hidden, reverse=True) if self._output is None else self._output(hidden)
         return hidden, state
 
-    def search(self, ids, max_length, beam_width=1, **options):
+    def search(self, ids, max_length, beam_width=1, grow_cache=False, **options):
         """Searches for what follows each prompt.
 
         Args:
             ids: integers `[B, T]`, padded with 0 on the left.
             max_length: L, the most tokens that follow.
-            beam_width, **options: as of `Translator.search`.
+            beam_width, grow_cache, **options: as of `Translator.search`.
 
         Returns:
             A `SearchResult` or `BeamResult` of what follows.
@@ -196,7 +201,7 @@ class CausalLM(keras.Model):
             options = {**options, "beam_width": beam_width}
             if self.decoder.keeps_beams:
                 options["reorder_state"], rows = False, beam_width
-        tokens, state = self.start(ids, max_length * rows)
+        tokens, state = self.start(ids, None if grow_cache else max_length * rows)
         return function(
             self.step,
             state,
@@ -206,12 +211,13 @@ class CausalLM(keras.Model):
             **{"forbidden_tokens": (PAD, START), **options},
         )
 
-    def generate(self, prompts, max_length=100, beam_width=1, **options):
+    def generate(self, prompts, max_length=100, beam_width=1, jit_compile=False, **options):
         """Continues prompts.
 
         Args:
             prompts: a str, or a list of str. An empty one begins with START.
             max_length: the most tokens that are added.
+            jit_compile: whether XLA compiles the search, as in `Translator.translate`.
             beam_width, **options: as of `Translator.search`; with one of `temperature`, `top_k`,
                 `top_p` and `seed` tokens are drawn. Each set of them is compiled once.
 
@@ -229,17 +235,27 @@ class CausalLM(keras.Model):
         prompts, single = as_texts("prompts", prompts)
         choose_search(check_positive("beam_width", beam_width), options)
         check_positive("max_length", max_length)
+        check_flag("jit_compile", jit_compile)
         results = []
         for first in range(0, len(prompts), PROMPTS_AT_ONCE):
             ids = self._padded_left(prompts[first : first + PROMPTS_AT_ONCE])
 
-            def search(ids):
-                return self.search(ids, max_length, beam_width, **options)
-
-            shape = (None, ids.shape[1])
-            found = self._searches.get(search, shape, [max_length, beam_width], options)(ids)
+            found = self._found(ids, max_length, beam_width, jit_compile, options)
             results += self._texts(ids, np.asarray(found.ids), "num_results" in options)
         return results[0] if single else results
+
+    def _found(self, ids, max_length, beam_width, jit_compile, options):
+        """What the search finds, as a compiled function that is made once for its options."""
+        rows = padded_rows(ids) if jit_compile else ids
+        shape = rows.shape if jit_compile else (None, ids.shape[1])
+
+        def search(ids):
+            grow = GROW_CACHE and not jit_compile
+            return self.search(ids, max_length, beam_width, grow, **options)
+
+        parts = [max_length, beam_width]
+        found = self._searches.get(search, shape, parts, options, jit_compile)(rows)
+        return first_rows(found, len(ids))
 
     def _texts(self, ids, new, several):
         """For each prompt `[T]` the text with what follows, `[L]` or `[N, L]`, behind it."""

@@ -12,6 +12,8 @@ from keras_attention.search import beam_search, greedy_search, sample
 # What a model tells a search by itself.
 GIVEN = {"step", "state", "start_tokens", "end_token", "pad_token"}
 GIVEN |= {"max_length", "beam_width", "memory", "memory_mask", "reorder_state"}
+# A loop in which a cache grows is faster than one that reads empty slots, but TensorFlow's alone.
+GROW_CACHE = keras.backend.backend() == "tensorflow"
 SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 
@@ -55,7 +57,7 @@ class CompiledSearches:
     def __len__(self):
         return len(self._made)
 
-    def get(self, search, shape, parts, options):
+    def get(self, search, shape, parts, options, jit_compile=False):
         """`search` compiled for ids of this shape.
 
         Args:
@@ -63,6 +65,7 @@ class CompiledSearches:
             shape: what is known of `[B, S]`.
             parts: list of numbers that, with the options, tell one search from another.
             options: dictionary of the options in it.
+            jit_compile: whether XLA compiles it; the shape is known then.
 
         Returns:
             The function.
@@ -73,11 +76,24 @@ class CompiledSearches:
 
         # (Without autograph, errors arrive as they were raised.)
         ids = tf.TensorSpec(shape, "int32")
-        compiled = tf.function(search, input_signature=[ids], autograph=False)
+        compiled = tf.function(
+            search, input_signature=[ids], autograph=False, jit_compile=jit_compile or None
+        )
         if isinstance(options.get("seed"), keras.random.SeedGenerator):
             return compiled  # the next call draws on from the generator's state
-        key = json.dumps([shape, parts, sorted(options.items())], default=_plain)
+        key = json.dumps([shape, jit_compile, parts, sorted(options.items())], default=_plain)
         return self._made.setdefault(key, compiled)
+
+
+def padded_rows(ids):
+    """Ids `[B, S]` with the last row again until B is a power of two: XLA compiles few shapes."""
+    count = 1 << (len(ids) - 1).bit_length()
+    return np.pad(ids, [(0, count - len(ids)), (0, 0)], "edge")
+
+
+def first_rows(found, count):
+    """What a search found for the first `count` rows."""
+    return type(found)(*(None if x is None else x[:count] for x in found))
 
 
 def _plain(value):

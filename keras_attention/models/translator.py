@@ -7,15 +7,21 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.checks import check_positive
+from keras_attention.checks import check_flag, check_positive
 from keras_attention.layers.no_attention import NoAttention
 from keras_attention.models.inputs import as_ids, as_texts
-from keras_attention.models.searches import CompiledSearches, choose_search
+from keras_attention.models.searches import (
+    GROW_CACHE,
+    CompiledSearches,
+    choose_search,
+    first_rows,
+    padded_rows,
+)
 from keras_attention.search import beam_search
 from keras_attention.text import END, PAD, START
 
 BATCH_SIZE = 64
-GROW_CACHE = keras.backend.backend() == "tensorflow"
+STRETCH = 16  # what the lengths of sources are multiples of where XLA compiles for each
 
 
 class Translation(NamedTuple):
@@ -117,7 +123,7 @@ class Translator:
         if source_ids.shape[0] == 0:  # Keras' cells can not add a bias to no rows
             row = ops.zeros((1, source_ids.shape[1]), source_ids.dtype)
             found = self.search(row, max_length, beam_width, grow_cache, **options)
-            return type(found)(*(None if x is None else x[:0] for x in found))
+            return first_rows(found, 0)
         rows = 1
         if function is beam_search:
             mask = ops.not_equal(source_ids, PAD)
@@ -138,13 +144,18 @@ class Translator:
             **{"forbidden_tokens": (PAD, START), **options},
         )
 
-    def translate(self, texts, beam_width=1, max_length=None, details=False, **options):
+    def translate(
+        self, texts, beam_width=1, max_length=None, details=False, jit_compile=False, **options
+    ):
         """Outputs for texts, in batches of texts of like lengths.
 
         Args:
             texts: a str, or a list, array or tensor of str.
             beam_width, max_length, **options: as of `search`. Each set of them is compiled once.
             details: whether to return a `Translation` for each output, with the alignment.
+            jit_compile: whether XLA compiles the search, for each shape of a batch anew (sources
+                padded to multiples of 16 tokens, batches to powers of two). The first call with a
+                shape takes many seconds, later ones of a transformer are faster.
 
         Returns:
             A list of str (or `Translation`), one for each text, in their order; for one str, one.
@@ -162,6 +173,7 @@ class Translator:
             )
         beam_width = check_positive("beam_width", beam_width)
         max_length = None if max_length is None else check_positive("max_length", max_length)
+        check_flag("jit_compile", jit_compile)
         choose_search(beam_width, options)
         texts, single = as_texts("texts", texts)
         if not texts:
@@ -173,7 +185,7 @@ class Translator:
         for rows, default in _batches(lengths):
             batch = ids[rows, : lengths[rows].max()]
             longest = self._at_most(default) if max_length is None else max_length
-            found = self._compiled(longest, beam_width, options)(batch)
+            found = self._found(batch, longest, beam_width, jit_compile, options)
             for row, result in zip(rows, self._texts(batch, found, details), strict=True):
                 results[row] = result
         several = "num_results" in options
@@ -192,13 +204,21 @@ class Translator:
                     f"positions that the model has. Received: {steps}."
                 )
 
-    def _compiled(self, max_length, beam_width, options):
-        """The search as a compiled function of source ids, made once for each set of options."""
+    def _found(self, source_ids, max_length, beam_width, jit_compile, options):
+        """What the search finds, as a compiled function that is made once for its options."""
+        shape, ids = (None, None), source_ids
+        if jit_compile:
+            width = self._at_most(STRETCH * -(-ids.shape[1] // STRETCH))
+            ids = padded_rows(np.pad(ids, [(0, 0), (0, width - ids.shape[1])]))
+            shape = ids.shape
 
         def search(source_ids):
-            return self.search(source_ids, max_length, beam_width, GROW_CACHE, **options)
+            grow = GROW_CACHE and not jit_compile
+            return self.search(source_ids, max_length, beam_width, grow, **options)
 
-        return self._searches.get(search, (None, None), [max_length, beam_width], options)
+        parts = [max_length, beam_width]
+        found = self._searches.get(search, shape, parts, options, jit_compile)(ids)
+        return first_rows(found, len(source_ids))
 
     def _texts(self, source_ids, found, details):
         """For each source the list of its outputs, the best first."""
