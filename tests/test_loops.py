@@ -178,7 +178,7 @@ def test_loop_over_an_unknown_batch():
             np.testing.assert_array_equal(a, e)
 
 
-def growing(stop=lambda state: False):
+def growing(stop=lambda state: tf.constant(False)):
     def step(index, state):
         return [state[0][:, -1]], [tf.concat([state[0], state[0][:, -1:] + index], 1), state[1]]
 
