@@ -10,9 +10,15 @@ from conftest import TOLERANCES, numerical_gradient, rounded, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_attention import LuongAttention, MultiHeadAttention, ScaledDotProductAttention
+from keras_attention import (
+    LuongAttention,
+    MultiHeadAttention,
+    ScaledDotProductAttention,
+    segment_mask,
+)
 from keras_attention.blockwise import cut
 from keras_attention.blockwise.dot import dot_attention
+from keras_attention.blockwise.piece import spans_of
 from keras_attention.pairs import Pairs
 
 attending = importlib.import_module("keras_attention.attend")
@@ -207,6 +213,52 @@ def test_any_sizes(data):
     pairs = Pairs(**masks, bias=(inputs + [None])[3])
     output = dot_attention(*inputs[:3], 1.0, cap, pairs)
     np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
+
+
+def segments(rng, steps, count):
+    """Documents `[B, T]` of unequal lengths, packed."""
+    ends = np.sort(rng.choice(np.arange(1, steps), (B, count - 1)), axis=1)
+    return (np.arange(steps) >= ends[..., None]).sum(1)
+
+
+B = 3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_documents(rng, causal, monkeypatch):
+    """Each as alone; and blocks read no more of the keys than their documents."""
+    monkeypatch.setattr(cut, "SCORES", 64)
+    monkeypatch.setattr(cut, "QUERIES", ((4, None),))
+    spans = []
+
+    def spying(mask, cut):
+        spans.append(found := spans_of(mask, cut))
+        return found
+
+    monkeypatch.setattr("keras_attention.blockwise.dot.spans_of", spying)
+    steps, ids = 40, segments(rng, 40, 5)
+    query, key, value = (tf.constant(rng.normal(size=(B, 2, steps, 3))) for _ in range(3))
+    with tf.GradientTape() as tape:
+        tape.watch([query, key, value])
+        mask = segment_mask(ids)[:, None]
+        output = dot_attention(query, key, value, 0.7, None, Pairs(mask=mask, causal=causal))
+    gradients = tape.gradient(output, [query, key, value], output)
+    for b in range(B):
+        for segment in range(5):
+            here = ids[b] == segment
+            alone = [x.numpy()[b][:, here] for x in (query, key, value)]
+            with tf.GradientTape() as tape:
+                tape.watch(alone := [tf.constant(x) for x in alone])
+                expected = dot_attention(*alone, 0.7, None, Pairs(causal=causal))
+            np.testing.assert_allclose(output[b][:, here], expected, rtol=1e-12, atol=1e-12)
+            for whole, one in zip(gradients, tape.gradient(expected, alone, expected), strict=True):
+                np.testing.assert_allclose(whole[b][:, here], one, rtol=1e-11, atol=1e-11)
+    first, end = spans[0].numpy()
+    assert first.shape[1] > 5 and (end - first).mean() < steps / 2
+    queries = steps // first.shape[1]
+    longest = max(np.bincount(row).max() for row in ids)
+    assert first.shape[0] == B  # a group of rows for each sample
+    assert (end - first).max() <= queries + 2 * longest
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

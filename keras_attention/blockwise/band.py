@@ -19,7 +19,7 @@ class Band:
     def __init__(self, cut, dtype):
         self.cut, self.dtype = cut, dtype
         self.table = None
-        if cut.partial:
+        if cut.partial and (cut.causal or cut.window is not None):
             window, late = cut.window or 0, tf.maximum(0, cut.steps - cut.key_steps)
             last = tf.maximum(0, cut.start(cut.parts - 1))
             self.first = last if cut.window is None else window - 1

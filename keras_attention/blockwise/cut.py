@@ -45,6 +45,7 @@ class Cut:
         # XLA knows no sizes that change from block to block: there, each reads all of the keys.
         self.fixed = _in_xla()
         self.partial = not self.fixed and (causal or window is not None)
+        self.spans = None
         self._choose()
 
     def _choose(self):
@@ -64,17 +65,30 @@ class Cut:
         rows = SCORES // (tf.maximum(1, span) * self.queries * self.group)
         self.groups, self.rows = divide(self.size, tf.maximum(2, rows))
 
+    def narrow(self, spans):
+        """Has each block read a span of the keys, and no more.
+
+        Args:
+            spans: integers `[2, groups, parts]`: the first key of a block, and the end.
+        """
+        self.partial, self.spans = True, spans
+
     def block(self, i, j):
         """The block of rows i and queries j, with the keys that it may attend to."""
         first, end = 0, self.key_steps
-        if self.partial:
+        if self.spans is not None:
+            first, end = self.spans[0, i, j], self.spans[1, i, j]
+        if self.partial and (self.causal or self.window is not None):
             start = self.start(j)
             last = start + self.queries
             if not self.causal:
                 last = last + self.window - 1
-            end = tf.clip_by_value(last, 1, self.key_steps)
+            end = tf.minimum(end, tf.clip_by_value(last, 1, self.key_steps))
             if self.window is not None:
-                first = tf.clip_by_value(start - self.window + 1, 0, end - 1)
+                first = tf.maximum(first, start - self.window + 1)
+        if self.partial:  # one key at least, also where none is seen
+            end = tf.maximum(end, 1)
+            first = tf.clip_by_value(first, 0, end - 1)
         query = j * self.queries
         return Block(i * self.rows, self.rows, j, query, self.queries, first, end - first)
 

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_attention.blockwise.band import MASKED, Band
 from keras_attention.blockwise.cut import Cut, loop, product
-from keras_attention.blockwise.piece import piece_of
+from keras_attention.blockwise.piece import piece_of, spans_of
 from keras_attention.pairs import Pairs
 
 NO_PAIRS = Pairs()
@@ -62,8 +62,10 @@ class _Dot:
         # The mask of keys rides in the product with the query, where that is all that there is.
         rides = keys is not None and soft_cap is None and keys.values.shape[1] == 1
         self.column = keys if rides else None
-        masks = [None if self.column else keys, piece_of(pairs.mask, cut)]
-        self.masks = [mask for mask in masks if mask is not None]
+        mask = piece_of(pairs.mask, cut)
+        self.masks = [x for x in (None if self.column else keys, mask) if x is not None]
+        if mask is not None and not cut.fixed:  # packed documents, say, are blocks of their own
+            cut.narrow(spans_of(mask, cut))
         self.bias, self.slopes = piece_of(pairs.bias, cut), piece_of(pairs.slopes, cut)
         self.band = Band(cut, self.sums)
         self.attending = pairs.queries()

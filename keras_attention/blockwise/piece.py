@@ -80,6 +80,31 @@ def piece_of(values, cut):
     return Piece(values, cut.fill_rows(_owners(outer, cut.outer)))
 
 
+def spans_of(mask, cut):
+    """Where in the keys the first and the last lie that a block of queries sees.
+
+    Args:
+        mask: the `Piece` of a mask.
+        cut: the `Cut`.
+
+    Returns:
+        Integers `[2, groups, parts]`, for `Cut.narrow`.
+    """
+    seen = tf.reduce_any(mask.values, 1)
+    if seen.shape[1] != 1:
+        seen = pad(seen, 1, cut.parts * cut.queries)
+        seen = tf.reduce_any(tf.reshape(seen, (-1, cut.parts, cut.queries, cut.key_steps)), 2)
+    steps = tf.range(cut.key_steps)
+    first = tf.reduce_min(tf.where(seen, steps, cut.key_steps), -1)
+    end = tf.reduce_max(tf.where(seen, steps + 1, 0), -1)
+
+    def of_groups(x, reduce):
+        x = reduce(tf.reshape(tf.gather(x, mask.owners), (cut.groups, cut.rows, -1)), 1)
+        return tf.broadcast_to(x, (cut.groups, cut.parts))
+
+    return tf.stack([of_groups(first, tf.reduce_min), of_groups(end, tf.reduce_max)])
+
+
 def _owners(own, lead):
     """For each row of axes `lead` the row of axes `own`, of which some are of size 1: `[L]`."""
     rows = tf.range(product(lead))
