@@ -250,9 +250,9 @@ def test_packed_documents(rng, causal, monkeypatch):
             with tf.GradientTape() as tape:
                 tape.watch(alone := [tf.constant(x) for x in alone])
                 expected = dot_attention(*alone, 0.7, None, Pairs(causal=causal))
-            np.testing.assert_allclose(output[b][:, here], expected, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(output.numpy()[b][:, here], expected, rtol=1e-12, atol=1e-12)
             for whole, one in zip(gradients, tape.gradient(expected, alone, expected), strict=True):
-                np.testing.assert_allclose(whole[b][:, here], one, rtol=1e-11, atol=1e-11)
+                np.testing.assert_allclose(whole.numpy()[b][:, here], one, rtol=1e-11, atol=1e-11)
     first, end = spans[0].numpy()
     assert first.shape[1] > 5 and (end - first).mean() < steps / 2
     queries = steps // first.shape[1]

@@ -118,7 +118,8 @@ class Cut:
         if not self.partial:
             return total + part
         if self.window is None:  # many of the keys: faster than a scatter
-            return total + pad(part, 1, self.key_steps)
+            behind = self.key_steps - block.key - block.keys
+            return total + tf.pad(part, [[0, 0], [block.key, behind], [0, 0]])
         rows = tf.range(self.rows)[:, None] * self.key_steps + block.key + tf.range(block.keys)
         flat, features = tf.reshape(total, (-1, part.shape[-1])), part.shape[-1]
         part = tf.reshape(part, (-1, features))
