@@ -14,7 +14,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 PACKAGING := setup.py pyproject.toml keras_attention/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint benchmark benchmark-quick dist clean
+.PHONY: help demo test test-slow test-backends lint benchmark benchmark-quick dist clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | \
@@ -29,6 +29,10 @@ test: $(VENV)/.has-test ## Run the tests and the examples in the docstrings
 
 test-slow: $(VENV)/.has-test ## Run the tests that take more than a few seconds
 	$(RUN) -m pytest -m slow $(PARALLEL)
+
+test-backends: $(VENV)/.has-backends ## Run what must hold on any backend on JAX and on PyTorch
+	KERAS_BACKEND=jax $(RUN) -m pytest tests/test_any_backend.py
+	KERAS_BACKEND=torch $(RUN) -m pytest tests/test_any_backend.py
 
 lint: $(VENV)/.has-dev ## Check style and formatting
 	$(RUN) -m ruff check .

@@ -18,6 +18,7 @@ def read_version():
 
 TEXT = ["sentencepiece", "tensorflow-text>=2.21,<2.22"]  # for SubwordTokenizer
 EXAMPLES = ["matplotlib", "sacrebleu", "babel", *TEXT]
+BACKENDS = ["jax", "torch"]  # gigabytes
 TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", "tensorboard", *EXAMPLES]
 
 setup(
@@ -38,6 +39,7 @@ setup(
         "examples": EXAMPLES,
         "export": [],  # A SavedModel needs TensorFlow only; converters join with their code.
         "test": TEST,
+        "backends": [*BACKENDS, *TEST],
         "dev": ["ruff", "build", *TEST],
     },
     classifiers=[

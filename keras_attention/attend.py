@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_attention import fused
 from keras_attention.blockwise.choice import choose
 from keras_attention.checks import as_float, check_bias, check_broadcast, check_fraction
 from keras_attention.masks import align_to_rank, as_mask, bias_mask, combine_masks
@@ -130,6 +131,8 @@ def weighted_sum(
         return (context, weights) if return_attention_scores else context
 
     plain = return_attention_scores or product is None or normalizer is not masked_softmax
+    if not plain and fused.fits(query, key, value, product, pairs, dropout):
+        return fused.dot_attention(query, key, value, product.scale, pairs)
     if plain or not _fits_blocks(query, key, value):
         return at_once()
     return choose(

@@ -342,8 +342,14 @@ def beams_of(decoder, cross_attention=True, prompt=0):
 SHARING = [case for case in OPTIONS if DECODERS[case].keeps_beams]
 
 
-@pytest.mark.parametrize("grow", [False, True])
-@pytest.mark.parametrize("case", SHARING)
+@pytest.mark.parametrize(
+    ("case", "grow"),
+    [
+        pytest.param(case, grow, marks=() if grow == (n % 2 == 0) else pytest.mark.slow)
+        for n, case in enumerate(SHARING)
+        for grow in (False, True)
+    ],
+)
 def test_beams_that_share_a_cache_find_what_copies_find(case, grow):
     search = beams_of(DECODERS[case])
     expected = search(True, False)
