@@ -128,6 +128,20 @@ def with_window(batch, steps, window, heads=8, features=512):
     return Contest(name, "the same without the window", shape, *models, inputs, None)
 
 
+def packed(batch, steps, documents, heads=8, features=512):
+    inputs = random_inputs(batch, steps, steps, features)
+    ids = np.arange(steps) // (steps // documents)
+    mask = keras_attention.segment_mask(np.stack([ids] * batch))
+    models = []
+    for options in ({"attention_mask": mask}, {}):
+        query, value = symbolic(inputs)
+        layer = keras_attention.MultiHeadAttention(heads, features // heads)
+        models.append(model(query, value, layer(query, value, **options)))
+    shape = f"{batch} x {steps}, {heads} heads, {features} features"
+    name = f"MultiHeadAttention, {documents} packed documents"
+    return Contest(name, "the same without the mask", shape, *models, inputs, None)
+
+
 def bahdanau(batch, steps, units=256):
     """Keras's AdditiveAttention projects nothing: the peer gets its projections as two `Dense`."""
     inputs = random_inputs(batch, steps, steps, units)
@@ -155,12 +169,65 @@ def luong(batch, steps, features=256):
     return Contest('LuongAttention("dot")', "keras Attention", shape, ours, theirs, inputs)
 
 
+class AttendingCell(keras.layers.Layer):
+    """Bahdanau's decoder as a cell for `keras.layers.RNN`: attention, then a GRU.
+
+    `memory` and `keys`, the memory projected, are told before the loop begins.
+    """
+
+    def __init__(self, units):
+        super().__init__()
+        self.gru = keras.layers.GRUCell(units)
+        self.query, self.score = (keras.layers.Dense(n, use_bias=False) for n in (units, 1))
+        self.state_size = self.output_size = units
+        self.memory = self.keys = None
+
+    def call(self, inputs, states, training=None):
+        hidden = keras.ops.tanh(self.query(states[0])[:, None] + self.keys)
+        weights = keras.ops.softmax(self.score(hidden), axis=1)
+        context = keras.ops.sum(weights * self.memory, axis=1)
+        return self.gru(keras.ops.concatenate([inputs, context], -1), states, training=training)
+
+
+class PlainDecoder(keras.Model):
+    """The decoder with what Keras has."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.cell = AttendingCell(units)
+        self.rnn = keras.layers.RNN(self.cell, return_sequences=True)
+        self.key = keras.layers.Dense(units, use_bias=False)
+
+    def call(self, inputs, training=None):
+        steps, memory = inputs
+        self.cell.memory, self.cell.keys = memory, self.key(memory)
+        return self.rnn(steps, training=training)
+
+
+def recurrent(batch, steps, key_steps, units=256):
+    inputs = random_inputs(batch, steps, key_steps, units)
+    attention = keras_attention.BahdanauAttention(units)
+    decoder = keras_attention.BahdanauDecoder(keras.layers.GRUCell(units), attention)
+    query, value = symbolic(inputs)
+    ours, theirs = model(query, value, decoder(query, value)), PlainDecoder(units)
+    theirs(inputs)
+    theirs.cell.gru.set_weights(decoder.cell.get_weights())
+    theirs.cell.query.set_weights(attention.query_projection.get_weights())
+    theirs.key.set_weights(attention.key_projection.get_weights())
+    theirs.cell.score.set_weights([keras.ops.reshape(attention.v, (-1, 1))])
+    shape = f"{batch} x {steps}, {key_steps} keys, {units} units"
+    return Contest(
+        "BahdanauDecoder, GRU", "keras RNN over a cell that attends", shape, ours, theirs, inputs
+    )
+
+
 def contests(quick):
     if quick:
         yield lambda: multi_head(2, 16, heads=2, features=32)
         yield lambda: grouped_query(2, 16, heads=2, groups=1, features=32)
         yield lambda: bahdanau(2, 8, units=16)
         yield lambda: luong(2, 8, features=16)
+        yield lambda: recurrent(2, 5, 7, units=16)
         return
     yield lambda: multi_head(32, 128)
     yield lambda: multi_head(8, 512)
@@ -170,11 +237,13 @@ def contests(quick):
     yield lambda: grouped_query(2, 2048)
     yield lambda: in_bfloat16(2, 2048)
     yield lambda: with_window(1, 16384, 256)
+    yield lambda: packed(1, 8192, 16)
     yield lambda: bahdanau(32, 32)
     yield lambda: bahdanau(32, 64)
     yield lambda: bahdanau(32, 256)
     yield lambda: luong(32, 128)
     yield lambda: luong(8, 512)
+    yield lambda: recurrent(32, 20, 30)
 
 
 def forward(network):
