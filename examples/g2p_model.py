@@ -137,7 +137,8 @@ class Transcriber:
 
     def _search(self, letters):
         if isinstance(self.model, Transformer):
-            return self.model.search(letters, self.beam_width, max_length=MAX_PHONES)
+            options = {"max_length": MAX_PHONES, "grow_cache": True}
+            return self.model.search(letters, self.beam_width, **options)
         memory, state = self.encoder(letters, training=False)
         memory = self.decoder.precompute(memory, letters != PADDING)
         state = self.decoder.start_state(memory, state)

@@ -16,6 +16,7 @@ import keras_attention
 
 ROOT = Path(__file__).parents[1]
 DISTRIBUTION = "keras-attention-layers"
+EXTRAS = {"text", "examples", "export", "test", "backends", "dev"}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_installed_metadata(setup_arguments):
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("the package is used from its checkout and not installed")
     assert metadata["Version"] == keras_attention.__version__, "install again: the version changed"
-    assert set(metadata.get_all("Provides-Extra")) == {"text", "examples", "export", "test", "dev"}
+    assert set(metadata.get_all("Provides-Extra")) == EXTRAS
 
 
 def test_setup_names_packages_and_dependencies(setup_arguments):
@@ -72,7 +73,7 @@ def test_setup_names_packages_and_dependencies(setup_arguments):
     required = {re.match(r"[a-z]+", line).group() for line in setup_arguments["install_requires"]}
     assert required == {"keras", "tensorflow", "numpy"}
     extras = setup_arguments["extras_require"]
-    assert set(extras) == {"text", "examples", "export", "test", "dev"}
+    assert set(extras) == EXTRAS
     assert "matplotlib" in extras["examples"]
     assert set(extras["test"]) < set(extras["dev"])
 

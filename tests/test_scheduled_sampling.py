@@ -399,6 +399,7 @@ def model_of(layer, memory_size=Dm):
     return keras.Model([tokens, memory], layer(tokens, memory))
 
 
+@pytest.mark.slow
 def test_fit_with_jit_compile(rng):
     """Padding has no part in the loss; all weights are trained; the steps are counted."""
     layer = make("feeding", "float32", mask_zero=True, rate=InverseSigmoid(2.0), dropout=0.1)

@@ -380,7 +380,11 @@ def test_learned_positions_that_do_not_suffice():
 # Saving
 
 
-@pytest.mark.parametrize("case", ["learned", "all tied", "relative", "pieces"])
+@pytest.mark.parametrize(
+    "case",
+    ["all tied"]
+    + [pytest.param(x, marks=pytest.mark.slow) for x in ("learned", "relative", "pieces")],
+)
 def test_saved_loaded_and_cloned(eager, tmp_path, case):
     """Equal to the last bit, whether trainable or not."""
     model = make(case, dtype="float32", source=LETTERS, target=LETTERS, name="mine")

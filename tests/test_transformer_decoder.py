@@ -345,7 +345,7 @@ SHARING = [case for case in OPTIONS if DECODERS[case].keeps_beams]
 @pytest.mark.parametrize(
     ("case", "grow"),
     [
-        pytest.param(case, grow, marks=() if grow == (n % 2 == 0) else pytest.mark.slow)
+        pytest.param(case, grow, marks=() if n % 4 == 2 * grow else pytest.mark.slow)
         for n, case in enumerate(SHARING)
         for grow in (False, True)
     ],
