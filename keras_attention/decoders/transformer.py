@@ -157,8 +157,9 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
         Args:
             memory: what `precompute` returned; None of a decoder without cross-attention.
             initial_state: a state to go on from; None or nothing in it for none.
-            max_length: the most steps to come, a prompt included. All shapes of the state are
-                fixed then, as loops in graphs and the searches need it; without it the state grows.
+            max_length: the most steps to come, a prompt included; where K beams share the state
+                (`step` with `origins`) K for each step behind the prompt. All shapes of the state
+                are fixed then, as XLA and loops on JAX need it; without it the state grows.
             batch_size: B, where there is no memory.
 
         Returns:

@@ -95,7 +95,8 @@ def beam_search(
             belongs to a hypothesis by itself, which saves copies: state and memory then have B
             rows, and it is called as `step(tokens [B, K], state[, memory], origins=[B, K, L])` and
             returns logits `[B, K, V]` and weights `[B, K, S]`. origins[b, k, s] is the beam whose
-            step s belongs to what beam k holds: at the step being made k itself, later -1.
+            step s belongs to what beam k holds: at the step being made k itself, later -1. (A state
+            of fixed size needs room for K L steps.)
 
     Returns:
         A `BeamResult`. A hypothesis for which no token is possible (all are forbidden, or have a
