@@ -105,7 +105,7 @@ class Translator:
                 and a half times S, or as many as the model has positions.
             beam_width: 1 for `greedy_search`, more for `beam_search`.
             grow_cache: whether a transformer's caches grow with the output, instead of having room
-                for L tokens from the beginning: faster in TensorFlow, but not possible with XLA.
+                for L tokens from the beginning: faster in TensorFlow, but not possible with XLA or JAX.
             **options: further arguments of the search: of all `min_length`, `no_repeat_ngram` and
                 `forbidden_tokens` (by default PAD and START; other ones take their place); of
                 `beam_search` `length_penalty`, `coverage_penalty`, `num_results`; with one of
@@ -151,11 +151,13 @@ class Translator:
 
         Args:
             texts: a str, or a list, array or tensor of str.
-            beam_width, max_length, **options: as of `search`. Each set of them is compiled once.
+            beam_width, max_length, **options: as of `search` (`grow_cache` is chosen here). Each
+                set of them is compiled once.
             details: whether to return a `Translation` for each output, with the alignment.
             jit_compile: whether XLA compiles the search, for each shape of a batch anew (sources
                 padded to multiples of 16 tokens, batches to powers of two). The first call with a
-                shape takes many seconds, later ones of a transformer are faster.
+                shape takes many seconds, later ones of a transformer are faster. XLA
+                draws other random numbers from a seed.
 
         Returns:
             A list of str (or `Translation`), one for each text, in their order; for one str, one.
