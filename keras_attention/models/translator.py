@@ -105,7 +105,7 @@ class Translator:
                 and a half times S, or as many as the model has positions.
             beam_width: 1 for `greedy_search`, more for `beam_search`.
             grow_cache: whether a transformer's caches grow with the output, instead of having room
-                for L tokens from the beginning: faster in TensorFlow, but not possible with XLA or JAX.
+                for L tokens from the beginning: faster in TensorFlow, not possible with XLA or JAX.
             **options: further arguments of the search: of all `min_length`, `no_repeat_ngram` and
                 `forbidden_tokens` (by default PAD and START; other ones take their place); of
                 `beam_search` `length_penalty`, `coverage_penalty`, `num_results`; with one of
