@@ -593,3 +593,16 @@ def test_no_keys_give_zeros_and_not_the_output_bias(rng, masked):
     query, value = tf.ones((B, T, Dq)), tf.ones((B, 0, Dv))
     key, mask = tf.ones((B, 0, Dk)), tf.sequence_mask([1] * B, T) if masked else None
     assert not np.any(layer(query, value, key, query_mask=mask))
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_quantised_projections(rng, steps):
+    """Keras quantises the projections, which go on through its own layers then."""
+    inputs = keras.Input((steps, 16))
+    model = keras.Model(inputs, MultiHeadAttention(2, 8, num_key_value_heads=1)(inputs))
+    x = rng.normal(size=(2, steps, 16)).astype("float32")
+    expected = np.asarray(model(x))
+    model.quantize("int8")
+    found = np.asarray(model(x))
+    assert not np.array_equal(found, expected)
+    np.testing.assert_allclose(found, expected, atol=0.1 * np.abs(expected).max())
