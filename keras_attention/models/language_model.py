@@ -20,8 +20,6 @@ from keras_attention.models.searches import (
     GROW_CACHE,
     CompiledSearches,
     choose_search,
-    first_rows,
-    padded_rows,
 )
 from keras_attention.search import beam_search
 from keras_attention.text import END, PAD, START
@@ -246,16 +244,14 @@ class CausalLM(keras.Model):
 
     def _found(self, ids, max_length, beam_width, jit_compile, options):
         """What the search finds, as a compiled function that is made once for its options."""
-        rows = padded_rows(ids) if jit_compile else ids
-        shape = rows.shape if jit_compile else (None, ids.shape[1])
 
         def search(ids):
             grow = GROW_CACHE and not jit_compile
             return self.search(ids, max_length, beam_width, grow, **options)
 
         parts = [max_length, beam_width]
-        found = self._searches.get(search, shape, parts, options, jit_compile)(rows)
-        return first_rows(found, len(ids))
+        shape = (None, ids.shape[1])
+        return self._searches.find(search, ids, shape, parts, options, jit_compile)
 
     def _texts(self, ids, new, several):
         """For each prompt `[T]` the text with what follows, `[L]` or `[N, L]`, behind it."""

@@ -84,8 +84,23 @@ class CompiledSearches:
         key = json.dumps([shape, jit_compile, parts, sorted(options.items())], default=_plain)
         return self._made.setdefault(key, compiled)
 
+    def find(self, search, ids, shape, parts, options, jit_compile):
+        """What the search finds for ids `[B, S]`, as a compiled function.
 
-def padded_rows(ids):
+        Args:
+            search, parts, options, jit_compile: as of `get`.
+            ids: the ids.
+            shape: what is to be known of theirs without `jit_compile`.
+
+        Returns:
+            A result of B rows.
+        """
+        rows = _padded_rows(ids) if jit_compile else ids
+        shape = rows.shape if jit_compile else shape
+        return first_rows(self.get(search, shape, parts, options, jit_compile)(rows), len(ids))
+
+
+def _padded_rows(ids):
     """Ids `[B, S]` with the last row again until B is a power of two: XLA compiles few shapes."""
     count = 1 << (len(ids) - 1).bit_length()
     return np.pad(ids, [(0, count - len(ids)), (0, 0)], "edge")

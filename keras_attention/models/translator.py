@@ -15,7 +15,6 @@ from keras_attention.models.searches import (
     CompiledSearches,
     choose_search,
     first_rows,
-    padded_rows,
 )
 from keras_attention.search import beam_search
 from keras_attention.text import END, PAD, START
@@ -208,19 +207,17 @@ class Translator:
 
     def _found(self, source_ids, max_length, beam_width, jit_compile, options):
         """What the search finds, as a compiled function that is made once for its options."""
-        shape, ids = (None, None), source_ids
+        ids = source_ids
         if jit_compile:
             width = self._at_most(STRETCH * -(-ids.shape[1] // STRETCH))
-            ids = padded_rows(np.pad(ids, [(0, 0), (0, width - ids.shape[1])]))
-            shape = ids.shape
+            ids = np.pad(ids, [(0, 0), (0, width - ids.shape[1])])
 
         def search(source_ids):
             grow = GROW_CACHE and not jit_compile
             return self.search(source_ids, max_length, beam_width, grow, **options)
 
         parts = [max_length, beam_width]
-        found = self._searches.get(search, shape, parts, options, jit_compile)(ids)
-        return first_rows(found, len(source_ids))
+        return self._searches.find(search, ids, (None, None), parts, options, jit_compile)
 
     def _texts(self, source_ids, found, details):
         """For each source the list of its outputs, the best first."""
