@@ -14,7 +14,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 PACKAGING := setup.py pyproject.toml keras_attention/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-backends lint benchmark benchmark-quick dist clean
+.PHONY: help demo test test-slow test-backends lint benchmark benchmark-peers benchmark-quick dist clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | \
@@ -41,6 +41,8 @@ lint: $(VENV)/.has-dev ## Check style and formatting
 benchmark: $(VENV)/.has-test ## Measure time and memory against Keras, write docs/performance.md and docs/decoding.md
 	$(RUN) benchmarks/performance.py
 	$(RUN) benchmarks/decoding.py
+
+benchmark-peers: $(VENV)/.has-peers ## Install what else the benchmarks can compare with (gigabytes)
 
 benchmark-quick: $(VENV)/.has-test ## The same on tiny shapes, to see that it works
 	$(RUN) benchmarks/performance.py --quick --output build/benchmark

@@ -19,6 +19,7 @@ def read_version():
 TEXT = ["sentencepiece", "tensorflow-text>=2.21,<2.22"]  # for SubwordTokenizer
 EXAMPLES = ["matplotlib", "sacrebleu", "babel", *TEXT]
 BACKENDS = ["jax", "torch"]  # gigabytes
+PEERS = ["ctranslate2", "keras-hub", "torch"]  # what the benchmarks compare with
 TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", "tensorboard", *EXAMPLES]
 
 setup(
@@ -40,6 +41,7 @@ setup(
         "export": [],  # A SavedModel needs TensorFlow only; converters join with their code.
         "test": TEST,
         "backends": [*BACKENDS, *TEST],
+        "peers": PEERS,
         "dev": ["ruff", "build", *TEST],
     },
     classifiers=[

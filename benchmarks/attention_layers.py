@@ -1,68 +1,35 @@
-"""Times attention layers against those of Keras, in one process, taking turns.
+"""Times attention layers against those of other libraries, in one process, taking turns.
 
-Absolute times depend on the machine and on what else it does; what two functions that take turns
-differ by depends on it much less. So the figure to look at is the ratio: the median, over the
-rounds, of our time divided by the peer's time in the same round. Below 1 we are faster.
-
-Both sides hold the same weights, and their outputs are compared before anything is timed.
+The peers are `keras.layers`, and PyTorch and keras-hub where they are installed. Both sides hold
+the same weights, and their outputs are compared before anything is timed. See contest.py.
 """
 
 import argparse
+import itertools
 import os
-import random
 import statistics
-import sys
-import time
-from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import numpy as np
+import other_libraries
 import tensorflow as tf
+from contest import (
+    HEADER,
+    Contest,
+    compare,
+    dot_attention,
+    model,
+    random_inputs,
+    random_tensors,
+    row,
+    symbolic,
+    take_turns,
+)
 from step_loops import positive
 
 import keras_attention
-
-
-class Contest(NamedTuple):
-    """Two functions of `(query, value)` that should return the same context.
-
-    `apart` is how far the two may be apart, None for any distance; `operations` the floating-point
-    operations of a forward pass, where they say something.
-    """
-
-    name: str
-    peer: str
-    shape: str
-    ours: keras.Model
-    theirs: keras.Model
-    inputs: list
-    apart: float | None = 1e-3
-    operations: float = 0.0
-
-
-class Result(NamedTuple):
-    contest: Contest
-    passes: str
-    ours_ms: float
-    theirs_ms: float
-    ratio: float
-    difference: float
-
-
-def model(query, value, context):
-    return keras.Model([query, value], context)
-
-
-def random_inputs(batch, query_steps, key_steps, features):
-    rng = np.random.default_rng(0)
-    shapes = (batch, query_steps, features), (batch, key_steps, features)
-    return [tf.constant(rng.normal(size=shape), "float32") for shape in shapes]
-
-
-def symbolic(inputs):
-    return [keras.Input(tensor.shape[1:]) for tensor in inputs]
 
 
 def multi_head(batch, steps, heads=8, features=512, causal=False):
@@ -125,6 +92,14 @@ def with_window(batch, steps, window, heads=8, features=512):
     ]
     shape = f"{batch} x {steps}, {heads} heads, {features} features"
     name = f"MultiHeadAttention, causal, window {window}"
+    return Contest(name, "the same without the window", shape, *models, inputs, None)
+
+
+def window_alone(batch, steps, window, heads=8, size=64):
+    inputs = random_tensors(*[(batch, heads, steps, size)] * 2)
+    models = [dot_attention(inputs, True, w) for w in (window, None)]
+    shape = f"{batch} x {steps}, {heads} heads of {size}"
+    name = f"attention alone, causal, window {window}"
     return Contest(name, "the same without the window", shape, *models, inputs, None)
 
 
@@ -236,6 +211,7 @@ def contests(quick):
     yield lambda: multi_head(2, 2048, causal=True)
     yield lambda: grouped_query(2, 2048)
     yield lambda: in_bfloat16(2, 2048)
+    yield lambda: window_alone(1, 16384, 256)
     yield lambda: with_window(1, 16384, 256)
     yield lambda: packed(1, 8192, 16)
     yield lambda: bahdanau(32, 32)
@@ -246,59 +222,6 @@ def contests(quick):
     yield lambda: recurrent(32, 20, 30)
 
 
-def forward(network):
-    return tf.function(lambda query, value: network([query, value], training=True))
-
-
-def forward_and_backward(network):
-    def gradients(query, value):
-        with tf.GradientTape() as tape:
-            tape.watch([query, value])
-            loss = tf.reduce_sum(tf.square(network([query, value], training=True)))
-        return tape.gradient(loss, [query, value, *network.trainable_weights])
-
-    return tf.function(gradients)
-
-
-def milliseconds(function, inputs):
-    start = time.perf_counter()
-    result = function(*inputs)
-    tf.nest.map_structure(lambda tensor: tensor.numpy(), result)  # The work is done, not queued.
-    return 1000 * (time.perf_counter() - start)
-
-
-def take_turns(functions, inputs, rounds):
-    """Times `[rounds, len(functions)]`; who goes first is drawn anew each round."""
-    for function in functions:
-        for _ in range(2):  # Traces, then fills the caches.
-            milliseconds(function, inputs)
-    order, times = list(range(len(functions))), []
-    for _ in range(rounds):
-        random.shuffle(order)
-        measured = {index: milliseconds(functions[index], inputs) for index in order}
-        times.append([measured[index] for index in range(len(functions))])
-    return times
-
-
-def difference(contest):
-    models = contest.ours, contest.theirs
-    ours, theirs = (tf.cast(network(contest.inputs), tf.float32) for network in models)
-    return float(tf.reduce_max(tf.abs(ours - theirs)))
-
-
-def compare(contest, rounds):
-    gap = difference(contest) if contest.apart is not None else float("nan")
-    if contest.apart is not None and not gap < contest.apart:
-        sys.exit(f"{contest.name} and {contest.peer} differ by {gap:.2g}: not the same thing")
-    for passes, make in (("forward", forward), ("forward, backward", forward_and_backward)):
-        functions = [make(contest.ours), make(contest.theirs)]
-        times = take_turns(functions, contest.inputs, rounds)
-        ours, theirs = zip(*times, strict=True)
-        ratio = statistics.median(own / other for own, other in times)
-        medians = statistics.median(ours), statistics.median(theirs)
-        yield Result(contest, passes, *medians, ratio, gap)
-
-
 def product_speed(rounds):
     """Floating-point operations a second of a product of two 2048 x 2048 matrices."""
     matrix = tf.random.normal((2048, 2048))
@@ -307,31 +230,17 @@ def product_speed(rounds):
     return 2 * 2048**3 / statistics.median(1e-3 * time for (time,) in times)
 
 
-HEADER = """\
-| ours | peer | shape | passes | ours, ms | peer, ms | ratio | of peak | apart |
-| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"""
-
-
-def row(result, peak):
-    contest = result.contest
-    words = f"| {contest.name} | {contest.peer} | {contest.shape} | {result.passes} "
-    times = f"| {result.ours_ms:.2f} | {result.theirs_ms:.2f} | {result.ratio:.2f} "
-    done = contest.operations * (3 if "backward" in result.passes else 1)
-    share = f"{done / (1e-3 * result.ours_ms) / peak:.2f}" if done else ""
-    apart = "" if contest.apart is None else f"{result.difference:.0e}"
-    return words + times + f"| {share} | {apart} |"
-
-
 def section(quick, rounds):
     """The table, as Markdown."""
     peak = product_speed(rounds)
     lines = [f"Products of two 2048 x 2048 matrices: {peak / 1e9:.0f} GFLOP/s.", "", HEADER]
     print("\n".join(lines))
-    for make_contest in contests(quick):
+    for make_contest in itertools.chain(contests(quick), other_libraries.contests(quick)):
         for result in compare(make_contest(), rounds):
             lines.append(row(result, peak))
             print(lines[-1], flush=True)
-    return "\n".join(lines)
+    lines += ["", other_libraries.left_out()]
+    return "\n".join(lines).rstrip()
 
 
 def main():

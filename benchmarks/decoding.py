@@ -4,7 +4,7 @@ All hold the same random weights and take turns in one process, with one thread 
 included; outputs have as many tokens as asked for, since the logits of END are out of reach. A
 ratio is the median, over the rounds, of the tokens a second divided by those of the peer in the
 same round: above 1 it is faster than the peer. CTranslate2 is the C++ engine that translation
-models are commonly served with (`pip install ctranslate2`); without it its columns stay empty.
+models are commonly served with (`make benchmark-peers`); without it its columns stay empty.
 """
 
 import argparse

@@ -16,7 +16,7 @@ import keras_attention
 
 ROOT = Path(__file__).parents[1]
 DISTRIBUTION = "keras-attention-layers"
-EXTRAS = {"text", "examples", "export", "test", "backends", "dev"}
+EXTRAS = {"text", "examples", "export", "test", "backends", "peers", "dev"}
 
 
 @pytest.fixture(scope="module")
