@@ -353,6 +353,26 @@ def test_layers_choose_in_the_graph(rng, name, monkeypatch):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_exported_without_lengths(rng, monkeypatch, tmp_path):
+    """A SavedModel of unknown lengths holds both ways, and takes the right one; also of nothing."""
+    monkeypatch.setattr(attending, "MOST_AT_ONCE", 2 * 4 * 5 * 5)
+    x = keras.Input((None, 8))
+    layer = MultiHeadAttention(4, 2)
+    model = keras.Model(x, layer(x, use_causal_mask=True))
+    model.export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    served = loaded.serve
+    operations = served.get_concrete_function(tf.zeros((1, 2, 8))).graph.as_graph_def()
+    kinds = {node.op for function in operations.library.function for node in function.node_def}
+    assert {"If", "StatelessIf"} & kinds and {"While", "StatelessWhile"} & kinds
+    monkeypatch.setattr(attending, "MOST_AT_ONCE", 1 << 40)
+    for batch, steps in ((2, 3), (2, 11), (2, 40), (0, 11), (2, 0)):
+        x = rng.normal(size=(batch, steps, 8)).astype("float32")
+        found = served(x)
+        assert found.shape == x.shape
+        np.testing.assert_allclose(found, model(x), rtol=1e-4, atol=1e-5)
+
+
 def test_dropout(rng, blocks):
     """Dropped weights are dropped in the gradient too; the mean is that without dropout."""
     query, key, value = (
