@@ -20,6 +20,7 @@ Every attention here is score -> mask -> normalise -> weighted sum. The package 
     search         output sequences from a step function, in the graph: greedy, beam, sampling
     text           text -> ids -> text, in the graph
     models         whole models: seq2seq, transformer, causal language model, classifier
+    export         trained models as SavedModels with text in and text out
     losses         masked cross-entropy, coverage, guided alignment
     schedules      learning rates that warm up
     averaging      the mean of the weights of the last epochs
@@ -40,6 +41,8 @@ from keras_attention.decoders.bridge import Bridge
 from keras_attention.decoders.luong import LuongDecoder
 from keras_attention.decoders.scheduled_sampling import InverseSigmoid, ScheduledSampling
 from keras_attention.decoders.transformer import TransformerDecoder
+from keras_attention.export.saved_model import export_servable
+from keras_attention.export.servable import load_servable
 from keras_attention.layers.bahdanau import BahdanauAttention
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.history import Coverage, LocationFeatures
@@ -192,4 +195,6 @@ __all__ = [
     "WarmupCosine",
     "prefix_mask",
     "soft_cap",
+    "export_servable",
+    "load_servable",
 ]

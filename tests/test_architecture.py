@@ -75,7 +75,7 @@ def imported_parts(sources):
         is_package = any(other.startswith(module + ".") for other in sources)
         for name in imported_names(source, module, is_package):
             first, _, rest = name.partition(".")
-            if first == "keras_attention":
+            if first == "keras_attention" and rest != "__version__":  # the root defines that
                 target = part(rest)
                 graph[part(module)].add(target if target in parts else "")
     return {name: targets - {name} for name, targets in graph.items()}

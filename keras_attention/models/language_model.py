@@ -152,9 +152,9 @@ class CausalLM(keras.Model):
         """
         ids = ops.convert_to_tensor(ids)
         steps = ids.shape[1]
-        slots = None if max_length is None else steps - 1 + max_length
+        slots = None if max_length is None else ops.shape(ids)[1] - 1 + max_length
         state = self.decoder.start_state(max_length=slots, batch_size=ops.shape(ids)[0])
-        if steps > 1:
+        if steps is None or steps > 1:
             before = ids[:, :-1]
             mask = ops.not_equal(before, PAD)
             _, state = self.decoder.step(self.embed(before), state, mask=mask)
@@ -189,7 +189,7 @@ class CausalLM(keras.Model):
         function = choose_search(check_positive("beam_width", beam_width), options)
         check_positive("max_length", max_length)
         limit, steps = self._arguments["max_length"], ids.shape[1]
-        if limit is not None and steps - 1 + max_length > limit:
+        if None not in (limit, steps) and steps - 1 + max_length > limit:
             raise ValueError(
                 f"Prompts of {steps} tokens (padded) and `max_length` = {max_length} more need "
                 f"{steps - 1 + max_length} positions. The model has {limit}."

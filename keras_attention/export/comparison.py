@@ -1,0 +1,178 @@
+"""Whether a written servable gives what the model gives, signature by signature."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_attention.models.language_model import CausalLM
+from keras_attention.models.searches import SAMPLING
+from keras_attention.text import END, PAD, START, UNKNOWN
+
+STEPS = 8  # how far `encode` and `step` are followed
+
+
+def compare(loaded, model, settings, examples=None, tolerance=1e-3):
+    """Asks a loaded SavedModel and the model it was made of the same.
+
+    Args:
+        loaded: what `tf.saved_model.load` returned.
+        model: the model.
+        settings: `Settings` of the servable.
+        examples: list of str to try; by default a few tokens of the vocabulary. The empty text
+            and an empty batch are tried as well.
+        tolerance: how far logits `[B, T, V]` and scores may be apart, relative to their size where
+            that is above 1.
+
+    Returns:
+        A dictionary: the "texts" tried and the "largest_difference" of numbers.
+
+    Raises:
+        RuntimeError: if something differs, naming endpoint, input and both outputs.
+    """
+    return _Comparison(loaded, model, settings, tolerance).run(examples)
+
+
+class _Comparison:
+    def __init__(self, loaded, model, settings, tolerance):
+        self.loaded, self.model, self.settings = loaded, model, settings
+        self.tolerance, self.gap = tolerance, 0.0
+        self.continues = isinstance(model, CausalLM)
+        if self.continues:
+            self.tokenizer = self.has_text = model.tokenizer
+            self.ids_name = "ids"
+        else:
+            self.tokenizer = model.inference.source
+            self.has_text = self.tokenizer and model.inference.target
+            self.ids_name = "source"
+
+    def run(self, examples):
+        self.no_rows()
+        texts = []
+        if self.has_text:
+            texts = [*(self.default_texts() if examples is None else examples), ""]
+            self.texts(texts)
+        ids = self.ids(texts)
+        self.forward(ids)
+        self.tokens(ids)
+        self.by_hand(ids)
+        return {"texts": texts, "largest_difference": self.gap}
+
+    def ask(self, name, **inputs):
+        return self.loaded.signatures[name](**inputs)
+
+    def same(self, endpoint, found, expected, asked):
+        """Raises unless both are equal: numbers within the tolerance, all else exactly."""
+        found, expected = np.asarray(found), np.asarray(expected)
+        if found.shape == expected.shape and found.dtype.kind == "f":
+            found, expected = (x.astype("float64") for x in (found, expected))
+            with np.errstate(invalid="ignore"):  # -inf and -inf are the same
+                gap = np.abs(found - expected) / np.maximum(1, np.abs(expected))
+            gap = float(np.max(np.where(found == expected, 0, gap), initial=0))
+            equal = gap <= self.tolerance
+            self.gap = max(self.gap, gap)
+        else:
+            equal = np.array_equal(found, expected)
+        if not equal:
+            raise RuntimeError(
+                f"The exported endpoint `{endpoint}` does not give what the model gives for "
+                f"{asked!r}: {found.tolist()!r:.300} instead of {expected.tolist()!r:.300}."
+            )
+
+    def default_texts(self):
+        """Two texts of tokens in the vocabulary."""
+        size = self.tokenizer.size - UNKNOWN - 1
+        limit = self.settings.max_input_length or 12
+        rows = []
+        for count in (3, 11):
+            count = max(1, min(count, limit - 1))
+            rows.append([UNKNOWN + 1 + (7 * i + count) % size for i in range(count)])
+        return [self.tokenizer.decode([row]).numpy()[0].decode("utf-8") for row in rows]
+
+    def ids(self, texts):
+        """Ids to ask for: those of the texts, or made up; of a language model padded in front."""
+        if texts and not self.continues:
+            return self.tokenizer.encode(texts, add_end=True)
+        size = self.model.output_shape[-1] if self.continues else self.source_size()
+        longest = min(5, self.settings.max_input_length or 5)
+        ids = (np.arange(3 * longest).reshape(3, longest) * 3) % (size - END - 1) + END + 1
+        if longest > 2:
+            ids[1, :2] = PAD
+        ids = ids if self.continues else ids[:, ::-1]
+        return tf.constant(ids, "int32")
+
+    def source_size(self):
+        return self.model.get_layer("source_embedding").input_dim
+
+    def no_rows(self):
+        """An empty batch gives an empty batch."""
+        for name, signature in self.loaded.signatures.items():
+            (inputs,) = signature.structured_input_signature[1:]
+            empty = {
+                key: tf.zeros([0, *(1 if n is None else n for n in spec.shape[1:])], spec.dtype)
+                for key, spec in inputs.items()
+            }
+            for key, output in signature(**empty).items():
+                if output.shape[0] != 0:
+                    raise RuntimeError(
+                        f"The exported endpoint `{name}` gives {key} of shape {output.shape} for "
+                        "an empty batch."
+                    )
+
+    def texts(self, texts):
+        ask = self.model.generate if self.continues else self.model.translate
+        key = "generated" if self.continues else "translation"
+        length, width = self.settings.max_length, self.settings.beam_width
+        given = tf.constant(texts)
+        found = self.ask("serving_default", text=given)[key]
+        if not set(SAMPLING) & set(self.settings.search_options):  # else drawn
+            expected = ask(texts, max_length=length, **self.settings.search_options)
+            self.same("serving_default", _strings(found), expected, texts)
+        options = {**self.settings.beam_options, "beam_width": width}
+        expected = ask(texts, max_length=length, **options)
+        self.same("beam", _strings(self.ask("beam", text=given)[key]), expected, texts)
+
+    def forward(self, ids):
+        if self.continues:
+            found, given = self.ask("forward", ids=ids), ids
+        else:
+            size = self.model.output_shape[-1]
+            target = tf.range(tf.shape(ids)[0])[:, None] + tf.range(4)
+            target = START + target % tf.maximum(size - START, 1)
+            found, given = self.ask("forward", source=ids, target=target), [ids, target]
+        self.same("forward", found["logits"], self.model(given, training=False), ids.numpy())
+
+    def search(self, ids, **options):
+        found = self.model.search(ids, max_length=self.settings.max_length, **options)
+        steps = min(int(np.max(found.lengths)) + 1, found.ids.shape[-1])
+        return np.asarray(found.ids)[..., :steps], found.scores
+
+    def tokens(self, ids):
+        name = self.ids_name
+        found = self.ask("serve_tokens", **{name: ids})
+        if not set(SAMPLING) & set(self.settings.search_options):
+            expected, scores = self.search(ids, **self.settings.search_options)
+            self.same("serve_tokens", found["tokens"], expected, ids.numpy())
+            self.same("serve_tokens", found["score"], scores, ids.numpy())
+        if not self.has_text:
+            options = {**self.settings.beam_options, "beam_width": self.settings.beam_width}
+            expected, _ = self.search(ids, **options)
+            self.same("beam", self.ask("beam", **{name: ids})["tokens"], expected, ids.numpy())
+
+    def by_hand(self, ids):
+        """Greedy search by `encode` and `step`."""
+        encoded = self.ask("encode", **{self.ids_name: ids})
+        token = encoded.pop("token", tf.fill(tf.shape(ids)[:1], START))
+        rows, ended = [], tf.zeros(tf.shape(ids)[:1], "bool")
+        expected, _ = self.search(ids)
+        for _ in range(min(STEPS, expected.shape[1])):
+            found = self.ask("step", token=token, **encoded)
+            logits = np.array(found.pop("logits"), "float32")
+            logits[:, [PAD, START]] = -np.inf
+            token = tf.constant(np.where(ended, PAD, np.argmax(logits, -1)), "int32")
+            rows.append(token.numpy())
+            ended |= token == END
+            encoded |= {k.removeprefix("next_"): x for k, x in found.items() if "next_" in k}
+        self.same("step", np.stack(rows, 1), expected[:, : len(rows)], ids.numpy())
+
+
+def _strings(tensor):
+    return np.char.decode(np.asarray(tensor).astype("bytes"), "utf-8").tolist()

@@ -1,0 +1,39 @@
+"""A folder that appears whole or not at all."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def whole_folder(path, overwrite=False):
+    """Gives a temporary folder beside `path`, which takes its name once the block has succeeded.
+
+    Args:
+        path: where the folder, e.g. of a model with inputs `[B, S]`, is to appear.
+        overwrite: whether something may be there already. It stays until the new one is complete.
+
+    Yields:
+        The path of the temporary folder, which does not exist yet.
+
+    Raises:
+        FileExistsError: if something is there and `overwrite` is False.
+        FileNotFoundError: if the folder around it does not exist.
+    """
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise FileExistsError(
+            f"{path} exists already. Give another path, or `overwrite=True` to replace it."
+        )
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"The folder {path.absolute().parent} does not exist.")
+    scratch = Path(tempfile.mkdtemp(dir=path.absolute().parent, prefix=".unfinished-"))
+    try:
+        yield scratch / path.name
+        if path.exists():  # a folder can not be replaced in one step
+            os.replace(path, scratch / "old")
+        os.replace(scratch / path.name, path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

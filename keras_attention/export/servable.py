@@ -1,0 +1,204 @@
+"""Asks a SavedModel that `export_servable` wrote.
+
+Needs TensorFlow, and for subwords tensorflow-text, but neither Keras nor keras_attention: where
+these are not wanted, this file can be copied and used by itself.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+CARD = "model_card.json"
+ENDPOINTS = ("serving_default", "beam")
+
+
+class Alignment(NamedTuple):
+    """An output and what its tokens looked at.
+
+    Attributes:
+        text, score: the output and its log-probability.
+        source_tokens, target_tokens: the S tokens read and the T tokens written, as str.
+        attention_scores: `[T, S]` attention weights; None of a model without attention.
+    """
+
+    text: str
+    score: float
+    source_tokens: list
+    target_tokens: list
+    attention_scores: Any
+
+
+class Servable:
+    """A loaded servable: text in, text out.
+
+    Args:
+        path: the folder that `export_servable` wrote.
+
+    Attributes:
+        card: its model card, a dictionary.
+        model: what `tf.saved_model.load` returned; its `signatures` are the endpoints, for tensors
+            `[B]` and `[B, S]`.
+
+    Raises:
+        FileNotFoundError: if the folder, or its model card, is not there.
+        ImportError: if TensorFlow, or tensorflow-text where the model needs it, is not installed.
+        ValueError: if the card is not one that this version reads.
+
+    Example: `Servable("build/model").translate(["some text"])`
+    """
+
+    def __init__(self, path):
+        path = Path(path)
+        if not (path / "saved_model.pb").is_file():
+            raise FileNotFoundError(f"{path} holds no SavedModel (no saved_model.pb).")
+        if not (path / CARD).is_file():
+            raise FileNotFoundError(f"{path} was not written by `export_servable`: no {CARD}.")
+        try:
+            self.card = json.loads((path / CARD).read_text("utf-8"))
+            version, needed = self.card["format"], self.card["requires"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path / CARD} is no model card: {error!r}.") from None
+        if version != 1:
+            raise ValueError(f"{path / CARD} has format {version}; this version reads format 1.")
+        import tensorflow as tf
+
+        if "tensorflow_text" in needed:
+            import tensorflow_text  # noqa: F401  (registers its operations)
+
+        self.model = tf.saved_model.load(str(path))
+
+    def translate(self, texts, batch_size=64):
+        """The best output for each text.
+
+        Args:
+            texts: a str, or a list of str.
+            batch_size: how many go through the model at a time; those of like lengths together.
+
+        Returns:
+            A list of str in the order of the texts; for one str, one.
+
+        Raises:
+            ValueError: if the model continues texts (see `generate`) or takes ids only, or an item
+                is no str.
+        """
+        return self._texts("serving_default", "translation", texts, batch_size)
+
+    def translate_beam(self, texts, batch_size=64):
+        """The K best outputs for each text, by beam search.
+
+        Args:
+            texts, batch_size: as of `translate`.
+
+        Returns:
+            For each text a list of K pairs `(text, score)`, the best first.
+
+        Raises:
+            ValueError: as `translate`.
+        """
+        return self._texts("beam", "translation", texts, batch_size)
+
+    def generate(self, prompts, batch_size=64):
+        """Each prompt with what follows it; of a language model.
+
+        Args:
+            prompts, batch_size: as of `translate`.
+
+        Returns:
+            A list of str; for one str, one.
+
+        Raises:
+            ValueError: if the model is no language model, or takes ids only.
+        """
+        return self._texts("serving_default", "generated", prompts, batch_size)
+
+    def generate_beam(self, prompts, batch_size=64):
+        """The K best continuations of each prompt, as `translate_beam` gives them."""
+        return self._texts("beam", "generated", prompts, batch_size)
+
+    def alignments(self, texts, batch_size=64):
+        """The best output for each text, with the attention weights of each of its tokens.
+
+        Args:
+            texts, batch_size: as of `translate`.
+
+        Returns:
+            A list of `Alignment`; for one str, one.
+
+        Raises:
+            ValueError: as `translate`.
+        """
+        return self._ask("serving_default", "target_tokens", texts, batch_size, _alignments)
+
+    def _texts(self, endpoint, key, texts, batch_size):
+        return self._ask(endpoint, key, texts, batch_size, lambda out: _outputs(out, key))
+
+    def _ask(self, endpoint, key, texts, batch_size, read):
+        signature = self.model.signatures.get(endpoint)
+        if signature is None or key not in signature.structured_outputs:
+            gives = sorted(signature.structured_outputs) if signature is not None else "nothing"
+            raise ValueError(
+                f"The endpoint `{endpoint}` of this model gives no `{key}`. It gives {gives}."
+            )
+        single = isinstance(texts, str)
+        texts = [texts] if single else list(texts)
+        for place, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValueError(f"texts[{place}] must be a str. Received: {text!r}.")
+        results = [None] * len(texts)
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        for first in range(0, len(order), batch_size):
+            places = order[first : first + batch_size]
+            array = np.array([texts[place].encode("utf-8") for place in places], object)
+            for place, result in zip(places, read(_call(signature, array)), strict=True):
+                results[place] = result
+        return results[0] if single else results
+
+
+def _call(signature, array):
+    import tensorflow as tf
+
+    return {name: x.numpy() for name, x in signature(text=tf.constant(array)).items()}
+
+
+def _outputs(outputs, key):
+    texts = outputs[key]
+    if texts.ndim == 1:
+        return [text.decode("utf-8") for text in texts]
+    return [
+        [(text.decode("utf-8"), float(score)) for text, score in zip(*row, strict=True)]
+        for row in zip(texts, outputs["score"], strict=True)
+    ]
+
+
+def _alignments(outputs):
+    for row, text in enumerate(outputs["translation"]):
+        sources, targets = (
+            [token.decode("utf-8") for token in outputs[name][row] if token]
+            for name in ("source_tokens", "target_tokens")
+        )
+        weights = outputs.get("attention")
+        if weights is not None:
+            weights = weights[row, : len(targets), : len(sources)]
+        score = float(outputs["score"][row])
+        yield Alignment(text.decode("utf-8"), score, sources, targets, weights)
+
+
+def load_servable(path):
+    """Loads what `export_servable` wrote, for use with TensorFlow alone.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        A `Servable`: `translate(texts)`, `translate_beam`, `alignments`; of a language model
+        `generate` and `generate_beam`. Its `model.signatures` take tensors: texts `[B]`, ids
+        `[B, S]`.
+
+    Raises:
+        FileNotFoundError, ValueError, ImportError: as `Servable`.
+
+    Example: `load_servable("build/model").translate("some text")`
+    """
+    return Servable(path)

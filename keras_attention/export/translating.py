@@ -1,0 +1,136 @@
+"""The endpoints of models that translate: `Seq2Seq` and `Transformer`."""
+
+import tensorflow as tf
+from keras import ops
+
+from keras_attention.export.endpoints import (
+    Endpoint,
+    checked_length,
+    silenced,
+    spec,
+    until_last_end,
+)
+from keras_attention.export.steps import step_endpoints
+from keras_attention.text import END, PAD
+
+
+def translating_endpoints(model, settings):
+    """Endpoints of a model with an `inference` counterpart.
+
+        serving_default  text [B] -> translation [B], score [B], tokens [B, L], target_tokens
+                         [B, L], source_tokens [B, S], attention [B, L, S]
+        beam             text [B] -> translation, score [B, K], tokens [B, K, L]
+        serve_tokens     source [B, S] -> tokens [B, L], score [B]
+        encode, step     see `step_endpoints`
+        forward          source [B, S], target [B, T] -> logits [B, T, V]
+
+    Args:
+        model: a `Seq2Seq` or `Transformer`. Without tokenizers it has no `serving_default`, and
+            `beam` takes source ids.
+        settings: `Settings`.
+
+    Returns:
+        A list of `Endpoint`.
+    """
+    inference = model.inference
+    limit = settings.max_input_length
+
+    def search(ids):
+        return inference.search(
+            checked_length(ids, limit),
+            settings.max_length,
+            grow_cache=True,
+            **settings.search_options,
+        )
+
+    def beam_search(ids):
+        return inference.search(
+            checked_length(ids, limit),
+            settings.max_length,
+            settings.beam_width,
+            grow_cache=True,
+            **settings.beam_options,
+        )
+
+    def serve_tokens(source):
+        found = search(source)
+        steps = until_last_end(found.lengths, found.ids)
+        return {"tokens": found.ids[:, :steps], "score": found.scores}
+
+    def beam_tokens(source):
+        found = beam_search(source)
+        steps = until_last_end(found.lengths, found.ids)
+        return {"tokens": found.ids[..., :steps], "score": found.scores}
+
+    def encode(source):
+        memory, state = inference.encode(source)
+        return {"memory": memory, "state": state}
+
+    def step(token, state, memory):
+        logits, *weights, state = inference.step(token, state, memory)
+        attention = {"attention": weights[0]} if weights else {}
+        return {"logits": logits, **attention, "state": state}
+
+    def forward(source, target):
+        return {"logits": model([source, target], training=False)}
+
+    source, text = spec("source"), spec("text", "string", (None,))
+    asked_for_ids = [
+        Endpoint("serve_tokens", serve_tokens, (source,)),
+        *step_endpoints(encode, step, "source", lambda ids: checked_length(ids, limit)),
+        Endpoint("forward", forward, (source, spec("target"))),
+    ]
+    if inference.source is None or inference.target is None:
+        return [*asked_for_ids, Endpoint("beam", beam_tokens, (source,))]
+    return [
+        Endpoint("serving_default", _text_to_text(inference, search), (text,)),
+        Endpoint("beam", _text_to_texts(inference, beam_search), (text,)),
+        *asked_for_ids,
+    ]
+
+
+def _read(inference, text):
+    """Ids `[B, S]` of texts, and which of them have nothing to read: their output is empty."""
+    ids = inference.source.encode(text, add_end=True)
+    return ids, ops.logical_not(ops.any(ids > END, axis=1))
+
+
+def _text_to_text(inference, search):
+    def serve(text):
+        source, empty = _read(inference, text)
+        found = search(source)
+        lengths = silenced(found.lengths, empty)
+        steps = until_last_end(lengths, found.ids)
+        tokens = silenced(found.ids, empty)[:, :steps]
+        outputs = {
+            "translation": inference.target.decode(tokens),
+            "score": silenced(found.scores, empty),
+            "tokens": tokens,
+            "target_tokens": _names(inference.target, tokens),
+            "source_tokens": _names(inference.source, source),
+        }
+        if found.attention_scores is not None:
+            outputs["attention"] = silenced(found.attention_scores, empty)[:, :steps]
+        return outputs
+
+    return serve
+
+
+def _names(tokenizer, ids):
+    """The text of each token, "" for padding."""
+    return tf.where(ids == PAD, "", tokenizer.tokens_of(ids))
+
+
+def _text_to_texts(inference, search):
+    def serve(text):
+        source, empty = _read(inference, text)
+        found = search(source)
+        steps = until_last_end(silenced(found.lengths, empty), found.ids)
+        tokens = silenced(found.ids, empty)[..., :steps]
+        return {
+            "translation": inference.target.decode(tokens),
+            "score": silenced(found.scores, empty),
+            "tokens": tokens,
+        }
+
+    return serve
