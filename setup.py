@@ -31,6 +31,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     packages=find_packages(include=["keras_attention", "keras_attention.*"]),
+    entry_points={"console_scripts": ["keras-attention = keras_attention.command:main"]},
     package_data={"keras_attention": ["py.typed"]},
     # The bounds are the versions that the tests ran on.
     python_requires=">=3.11,<3.14",

@@ -21,6 +21,7 @@ Every attention here is score -> mask -> normalise -> weighted sum. The package 
     text           text -> ids -> text, in the graph
     models         whole models: seq2seq, transformer, causal language model, classifier
     export         trained models as SavedModels with text in and text out
+    command        the command `keras-attention`: export, run, inspect, plot
     losses         masked cross-entropy, coverage, guided alignment
     schedules      learning rates that warm up
     averaging      the mean of the weights of the last epochs

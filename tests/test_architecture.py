@@ -26,6 +26,7 @@ ORDER = [
     {"decoders"},
     {"models", "callbacks"},
     {"export"},
+    {"command", "__main__"},
 ]
 BASE, ABOVE_ATTEND = ORDER[0], set.union(*ORDER[2:])
 # These take plain tensors, arrays, texts or functions, and must be usable without the layers.

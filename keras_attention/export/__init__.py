@@ -8,5 +8,6 @@ steps          `encode` and `step`, for those who drive the loop
 comparison     whether the written model gives what the model gives
 card           the model card
 servable       `load_servable`: the small front end, which needs TensorFlow only
+bulk           files of lines through a servable
 folder         folders that appear whole or not at all
 """

@@ -6,10 +6,8 @@ import json
 
 import keras
 
+from keras_attention.export.servable import FORMAT
 from keras_attention.models.language_model import CausalLM
-
-NAME = "model_card.json"
-FORMAT = 1
 
 
 def model_card(model, settings, loaded, checked, command=None, metrics=None):

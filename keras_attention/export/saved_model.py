@@ -7,6 +7,7 @@ import logging
 import keras
 
 from keras_attention.export.folder import whole_folder
+from keras_attention.export.servable import CARD
 
 
 def export_servable(
@@ -91,7 +92,7 @@ def export_servable(
         )
     import tensorflow as tf
 
-    from keras_attention.export.card import NAME, check_metrics, model_card
+    from keras_attention.export.card import check_metrics, model_card
     from keras_attention.export.comparison import compare
     from keras_attention.export.endpoints import settings_for
 
@@ -105,7 +106,7 @@ def export_servable(
         tolerance = 1e-3 if model.compute_dtype in ("float32", "float64") else 0.1
         checked = compare(loaded, model, settings, examples, tolerance)
         card = model_card(model, settings, loaded, checked, command, metrics)
-        (folder / NAME).write_text(json.dumps(card, indent=1, ensure_ascii=False), "utf-8")
+        (folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False), "utf-8")
     return card
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 CARD = "model_card.json"
-ENDPOINTS = ("serving_default", "beam")
+FORMAT = 1
 
 
 class Alignment(NamedTuple):
@@ -28,6 +28,33 @@ class Alignment(NamedTuple):
     source_tokens: list
     target_tokens: list
     attention_scores: Any
+
+
+def read_card(path):
+    """The model card of a servable.
+
+    Args:
+        path: the folder that `export_servable` wrote; its model takes texts `[B]`.
+
+    Returns:
+        A dictionary.
+
+    Raises:
+        FileNotFoundError, ValueError: as `Servable`.
+    """
+    path = Path(path)
+    if not (path / "saved_model.pb").is_file():
+        raise FileNotFoundError(f"{path} holds no SavedModel (no saved_model.pb).")
+    if not (path / CARD).is_file():
+        raise FileNotFoundError(f"{path} was not written by `export_servable`: no {CARD}.")
+    try:
+        card = json.loads((path / CARD).read_text("utf-8"))
+        version = card["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path / CARD} is no model card: {error!r}.") from None
+    if version != FORMAT:
+        raise ValueError(f"{path / CARD} has format {version}; this version reads {FORMAT}.")
+    return card
 
 
 class Servable:
@@ -50,21 +77,10 @@ class Servable:
     """
 
     def __init__(self, path):
-        path = Path(path)
-        if not (path / "saved_model.pb").is_file():
-            raise FileNotFoundError(f"{path} holds no SavedModel (no saved_model.pb).")
-        if not (path / CARD).is_file():
-            raise FileNotFoundError(f"{path} was not written by `export_servable`: no {CARD}.")
-        try:
-            self.card = json.loads((path / CARD).read_text("utf-8"))
-            version, needed = self.card["format"], self.card["requires"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path / CARD} is no model card: {error!r}.") from None
-        if version != 1:
-            raise ValueError(f"{path / CARD} has format {version}; this version reads format 1.")
+        self.card = read_card(path)
         import tensorflow as tf
 
-        if "tensorflow_text" in needed:
+        if "tensorflow_text" in self.card["requires"]:
             import tensorflow_text  # noqa: F401  (registers its operations)
 
         self.model = tf.saved_model.load(str(path))

@@ -27,11 +27,26 @@ def read_lines(path):
         FileNotFoundError: if there is no such file.
         DataError: if the archive is corrupt, or a line is not UTF-8, naming the line.
     """
-    data = _read_bytes(Path(path))
+    return split_lines(_read_bytes(Path(path)), path)
+
+
+def split_lines(data, name):
+    """The lines of UTF-8 text, as of `read_lines`.
+
+    Args:
+        data: bytes.
+        name: what error messages call their source.
+
+    Returns:
+        List of str, one a line.
+
+    Raises:
+        DataError: if a line is not UTF-8, naming it.
+    """
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if not lines[-1]:
         lines.pop()
-    return [_decode(line, path, number) for number, line in enumerate(lines, 1)]
+    return [_decode(line, name, number) for number, line in enumerate(lines, 1)]
 
 
 def read_parallel(source_path, target_path):

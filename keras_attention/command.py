@@ -1,0 +1,235 @@
+"""The command `keras-attention`: exports models; asks, describes and draws what was exported."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+
+class OneLineErrors(argparse.ArgumentParser):
+    """A parser whose errors are one line; --help has the usage."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def positive(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer above 0, got {text!r}")
+    return int(text)
+
+
+def option(text):
+    """NAME=VALUE as a pair; the value as JSON, or a text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def make_parser():
+    parser = OneLineErrors(
+        prog="keras-attention",
+        description="Exports models of keras_attention, and uses what was exported.",
+        epilog="Exit status: 0, or 1 after an error, or 2 for wrong arguments.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name, function, text):
+        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        sub.set_defaults(function=function)
+        return sub.add_argument
+
+    add = command("export", export, "write a .keras model as a SavedModel, text in and text out")
+    add("model", type=Path, metavar="MODEL.keras")
+    add("path", type=Path, metavar="OUT", help="the folder to write")
+    add("--beam-width", type=positive, default=4, help="of the endpoint beam (default: 4)")
+    add("--max-length", type=positive, help="most tokens of an output (default: 128, if possible)")
+    add("--max-input-length", type=positive, help="most tokens of an input (default: any number)")
+    add("--option", type=option, action="append", metavar="NAME=VALUE", default=[],
+        help="of the search, e.g. temperature=0.8")  # fmt: skip
+    add("--beam-option", type=option, action="append", metavar="NAME=VALUE", default=[],
+        help="of the endpoint beam, e.g. length_penalty=0.6")  # fmt: skip
+    add("--metrics", type=Path, metavar="FILE.json", help="what was measured, for the model card")
+    add("--overwrite", action="store_true", help="replace what is at OUT")
+
+    add = command("run", run, "ask an exported model; without --text the lines of standard input")
+    add("path", type=Path, metavar="OUT", help="the exported folder")
+    add("--text", nargs="+", help="texts to ask")
+    add("--input", type=Path, metavar="FILE", help="file of lines to ask")
+    add("--output", type=Path, metavar="FILE", help="file for the answers to --input, line by "
+        "line; started again after an interruption, it goes on where it was")  # fmt: skip
+    add("--beam", action="store_true",
+        help="all results of beam search, as one JSON list a line")  # fmt: skip
+    add("--batch-size", type=positive, default=64, help="texts at a time (default: 64)")
+
+    add = command("inspect", inspect, "show the endpoints, shapes and sizes of an exported model")
+    add("path", type=Path, metavar="OUT")
+    add("--json", action="store_true", help="the model card")
+
+    add = command("plot", plot, "draw the alignment of an exported model's answer to a text")
+    add("path", type=Path, metavar="OUT")
+    add("--text", required=True)
+    add("-o", "--output", type=Path, required=True, metavar="PICTURE",
+        help="file to write; its suffix says the format: .png, .svg, .pdf")  # fmt: skip
+    return parser
+
+
+def export(options):
+    import keras
+
+    from keras_attention.export.saved_model import export_servable
+
+    if not options.model.is_file():
+        raise FileNotFoundError(f"no such file: {options.model}")
+    metrics = json.loads(options.metrics.read_text("utf-8")) if options.metrics else None
+    model = keras.saving.load_model(options.model, compile=False)
+    card = export_servable(
+        model,
+        options.path,
+        options.beam_width,
+        options.max_length,
+        options.max_input_length,
+        dict(options.option),
+        dict(options.beam_option),
+        overwrite=options.overwrite,
+        metrics=metrics,
+    )
+    tried = len(card["compared_with_model"]["texts"])
+    print(f"{options.path}: {', '.join(card['endpoints'])}; equal to the model for {tried} texts")
+
+
+def run(options):
+    from keras_attention.export.bulk import answer_file, answer_lines
+
+    if options.output and not options.input:
+        raise ValueError("--output goes with --input, the file of lines to ask")
+    if options.text and options.input:
+        raise ValueError("--text and --input exclude each other")
+    ask = _asking(_load(options.path), options.beam)
+    if options.output:
+        bar = _progress_bar()
+        done = answer_file(
+            ask, options.path, options.input, options.output, options.batch_size, bar
+        )
+        print(f"{options.output}: written" + (f", {done} lines were there before" if done else ""))
+        return
+    if options.text:
+        lines, place = options.text, "text {}: "
+    else:
+        from keras_attention.text.files import read_lines, split_lines
+
+        name = options.input or "standard input"
+        read = read_lines(name) if options.input else split_lines(sys.stdin.buffer.read(), name)
+        lines, place = read, "line {}: "
+    for answer in answer_lines(ask, lines, options.batch_size, place):
+        print(answer)
+
+
+def _load(path):
+    from keras_attention.export.servable import load_servable
+
+    return load_servable(path)
+
+
+def _asking(servable, beam):
+    """The function that answers: of one line for each text, also where there are several."""
+    continues = "generated" in servable.model.signatures["serving_default"].structured_outputs
+    if not beam:
+        return servable.generate if continues else servable.translate
+
+    def beam_as_json(texts, batch_size):
+        ask = servable.generate_beam if continues else servable.translate_beam
+        return [
+            json.dumps([{"text": x, "score": score} for x, score in found], ensure_ascii=False)
+            for found in ask(texts, batch_size=batch_size)
+        ]
+
+    return beam_as_json
+
+
+def _progress_bar():
+    import keras
+
+    bar = None
+
+    def show(done, total):
+        nonlocal bar
+        bar = bar or keras.utils.Progbar(total, unit_name="line")
+        bar.update(done)
+
+    return show
+
+
+def inspect(options):
+    from keras_attention.export.servable import CARD, read_card
+
+    card = read_card(options.path)
+    if options.json:
+        print((options.path / CARD).read_text("utf-8"))
+        return
+    size = sum(x.stat().st_size for x in options.path.rglob("*") if x.is_file())
+    versions = ", ".join(f"{name} {version}" for name, version in card["versions"].items())
+    print(f"{card['model']}, {card['parameters']:,} parameters, {card['dtype']}")
+    print(f"{size / 1e6:.1f} MB, written {card['written']} with {versions}")
+    print(f"needs {', '.join(card['requires'])}")
+    for name, tokenizer in card["tokenizers"].items():
+        print(f"{name}: {tokenizer['class']}, {tokenizer['size']} ids")
+    for name, endpoint in card["endpoints"].items():
+        print(f"\n{name}")
+        for side in ("inputs", "outputs"):
+            for tensor, spec in endpoint[side].items():
+                shape = ", ".join("?" if n is None else str(n) for n in spec["shape"])
+                print(f"  {side[:-1]:7} {tensor}: {spec['dtype']} [{shape}]")
+
+
+def plot(options):
+    from keras_attention.visualize import plot_alignment
+
+    found = _load(options.path).alignments(options.text)
+    if found.attention_scores is None:
+        raise ValueError(f"{options.path} is of a model without attention")
+    if not found.target_tokens:
+        raise ValueError(f"the answer to {options.text!r} is empty: nothing to draw")
+    plot_alignment(
+        found.attention_scores,
+        found.source_tokens,
+        found.target_tokens,
+        title=found.text,
+        path=options.output,
+    )
+    print(f"{options.output}: {options.text} -> {found.text}")
+
+
+def main(arguments=None):
+    """Runs the command.
+
+    Args:
+        arguments: list of str; by default those of the process. (Texts among them become a tensor
+            `[B]`.)
+
+    Returns:
+        The exit status: 0, or 1 after an error that was printed to standard error.
+
+    Example: `main(["inspect", "build/model"])`
+    """
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    try:
+        options.function(options)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # e.g. `| head`
+        sys.stderr.close()
+        return 1
+    except (OSError, ValueError, RuntimeError, ImportError, TypeError) as error:
+        print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""The command `keras-attention`, mostly in this process, on one exported model."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import pytest
+
+from keras_attention import CharacterTokenizer, causal_lm, export_servable, seq2seq
+from keras_attention.command import main
+from keras_attention.export import bulk
+from keras_attention.export.servable import load_servable
+
+LETTERS = CharacterTokenizer.fit(["abcdefgh xyz", "한국어 문장"])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with model.keras, and servable, which the command exported from it."""
+    folder = tmp_path_factory.mktemp("command")
+    keras.utils.set_random_seed(3)
+    seq2seq(LETTERS, LETTERS, units=8).save(folder / "model.keras")
+    (folder / "metrics.json").write_text('{"BLEU": 31.5}')
+    arguments = f"export {folder}/model.keras {folder}/servable --max-length 6 --beam-width 3"
+    arguments += f" --metrics {folder}/metrics.json --max-input-length 30"
+    assert main([*arguments.split(), "--beam-option", "length_penalty=0.6"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def servable(trained):
+    return str(trained / "servable")
+
+
+def test_export_writes_what_was_asked_for(trained, servable):
+    card = load_servable(servable).card
+    assert card["metrics"] == {"BLEU": 31.5}
+    assert card["search"]["beam_options"] == {"length_penalty": 0.6, "num_results": 3}
+    model = keras.saving.load_model(trained / "model.keras")
+    assert load_servable(servable).translate(["abc"]) == model.translate(["abc"], max_length=6)
+
+
+def test_run_on_texts(servable, capsys):
+    front, texts = load_servable(servable), ["abc", "", "한국"]
+    assert main(["run", servable, "--text", *texts]) == 0
+    assert capsys.readouterr().out.split("\n") == [*front.translate(texts), ""]
+    assert main(["run", servable, "--beam", "--text", "abc"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(x["text"], x["score"]) for x in found] == front.translate_beam("abc")
+
+
+def test_run_on_a_file(servable, tmp_path, capsys):
+    lines = ["abc", "", "한국어", "x y z"] * 5
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    options = ["--input", str(tmp_path / "in.txt"), "--batch-size", "2"]
+    assert main(["run", servable, *options, "--output", str(tmp_path / "out.txt")]) == 0
+    expected = load_servable(servable).translate(lines)
+    assert (tmp_path / "out.txt").read_text("utf-8").split("\n") == [*expected, ""]
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+    capsys.readouterr()
+    assert main(["run", servable, *options]) == 0  # to standard output
+    assert capsys.readouterr().out.split("\n") == [*expected, ""]
+    assert main(["run", servable, *options, "--output", str(tmp_path / "out.txt")]) == 1
+    assert "out.txt exists already" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    """Whole lines that were written are kept; a line that was cut is made anew."""
+    lines = [f"line {i}" for i in range(10)]
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("\n".join(lines), "utf-8")
+    (tmp_path / "model_card.json").write_text("{}")
+    monkeypatch.setattr(bulk, "CHUNKS", 1)
+    asked, stops = [], ["line 6"]
+
+    def shout(texts, batch_size):
+        asked.extend(texts)
+        if stops and stops[0] in texts:
+            stops.pop()
+            raise KeyboardInterrupt
+        return [text.upper() for text in texts]
+
+    with pytest.raises(KeyboardInterrupt):
+        bulk.answer_file(shout, tmp_path, source, target, batch_size=3)
+    part = tmp_path / "out.txt.part"
+    assert not target.exists() and part.read_text("utf-8").count("\n") == 6
+    with open(part, "a") as file:
+        file.write("LINE")
+    progress = []
+    done = bulk.answer_file(shout, tmp_path, source, target, 3, lambda *x: progress.append(x))
+    assert (done, progress) == (6, [(9, 10), (10, 10)])
+    assert target.read_text("utf-8") == "".join(f"LINE {i}\n" for i in range(10))
+    assert asked.count("line 1") == 1
+    assert not list(tmp_path.glob("*.part*"))
+
+
+@pytest.mark.parametrize("what", ["source", "model", "output"])
+def test_what_is_done_must_be_of_the_same(tmp_path, what):
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("a\nb\n")
+    (tmp_path / "model_card.json").write_text("{}")
+
+    def fails(texts, batch_size):
+        raise KeyboardInterrupt
+
+    def other(texts, batch_size):
+        return texts
+
+    with pytest.raises(KeyboardInterrupt):
+        bulk.answer_file(fails, tmp_path, source, target)
+    changes = {"source": "in.txt", "model": "model_card.json"}
+    if what in changes:
+        (tmp_path / changes[what]).write_text("[]")
+    with pytest.raises(ValueError, match=f"lines made with another {what}. Delete it"):
+        bulk.answer_file(other if what == "output" else fails, tmp_path, source, target)
+
+
+def test_a_line_end_in_an_answer_becomes_a_space():
+    found = bulk.answer_lines(lambda texts, batch_size: ["a\nb\r\nc", ""], ["x", "y"], 2)
+    assert found == ["a b c", ""]
+
+
+def test_inspect(servable, capsys):
+    assert main(["inspect", servable]) == 0
+    shown = capsys.readouterr().out
+    assert "Seq2Seq" in shown and "needs tensorflow\n" in shown
+    assert "output  attention: float32 [?, ?, ?]" in shown
+    assert "input   text: string [?]" in shown
+    assert main(["inspect", servable, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "Seq2Seq"
+
+
+def test_plot(servable, tmp_path, capsys):
+    text = next(x for x in ("abc", "xyz", "bcd efg") if load_servable(servable).translate(x))
+    assert main(["plot", servable, "--text", text, "-o", str(tmp_path / "a.svg")]) == 0
+    assert "<svg" in (tmp_path / "a.svg").read_text("utf-8")
+    assert f"{text} -> " in capsys.readouterr().out
+    assert main(["plot", servable, "--text", "", "-o", str(tmp_path / "b.svg")]) == 1
+    assert "is empty: nothing to draw" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("export {t}/no.keras {t}/x", "no such file: "),
+        ("export {t}/model.keras {t}/servable", "exists already"),
+        ("export {t}/model.keras {t}/x --option colour=red", "`colour` is no option"),
+        ("export {t}/metrics.json {t}/x", "metrics.json"),
+        ("run {t} --text a", "holds no SavedModel"),
+        ("run {t}/servable --text a --input {t}/metrics.json", "exclude each other"),
+        ("run {t}/servable --text a --output {t}/x", "--output goes with --input"),
+        ("run {t}/servable --input {t}/no.txt", "no such file"),
+        ("run {t}/servable --input {t}/model.keras", "line 1: expected UTF-8"),
+        ("run {t}/servable --text a " + "b" * 40, "text 1: An input has too many tokens"),
+        ("inspect {t}", "holds no SavedModel"),
+        ("plot {t}/servable --text a -o {t}/x.txt", "Received suffix 'txt'"),
+    ],
+)
+def test_errors_are_one_line_and_status_1(trained, capsys, arguments, message):
+    before = sorted(trained.iterdir())
+    assert main(arguments.format(t=trained).split()) == 1
+    shown = capsys.readouterr()
+    assert message in shown.err and shown.err.count("\n") == 1
+    assert sorted(trained.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "arguments", ["", "dance", "export a", "run", "export a b --beam-width x", "plot a --text b"]
+)
+def test_wrong_arguments_are_status_2(capsys, arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments.split())
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_as_a_process_with_standard_input(servable):
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_attention", "run", servable],
+        input="abc\n\n한국\n",
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr
+    expected = load_servable(servable).translate(["abc", "", "한국"])
+    assert done.stdout.split("\n") == [*expected, ""]
+
+
+@pytest.mark.slow
+def test_of_a_language_model(tmp_path, capsys):
+    model = causal_lm(LETTERS, layers=1, units=8, num_heads=2)
+    export_servable(model, tmp_path / "a", 2, 5)
+    assert main(["run", str(tmp_path / "a"), "--text", "abc"]) == 0
+    assert capsys.readouterr().out == model.generate("abc", max_length=5) + "\n"
+    assert main(["plot", str(tmp_path / "a"), "--text", "abc", "-o", str(tmp_path / "a.png")]) == 1
+    assert "gives no `target_tokens`" in capsys.readouterr().err
