@@ -1,6 +1,7 @@
 """Fixtures of all tests: ways to run a function, seeds, and comparing with stated tolerances."""
 
 import os
+import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -96,6 +97,46 @@ SCORES = {
         False,
     ),
 }
+
+
+# Of a parametrised test in these files the quick run takes the first case and one in so many of the
+# others, the same ones each time; the slow tests are the rest.
+ONE_IN = {
+    "test_any_backend.py": 5,  # its subjects have tests of their own on TensorFlow
+    "test_attend.py": 2,
+    "test_beam.py": 2,
+    "test_blockwise.py": 2,
+    "test_cache.py": 2,
+    "test_decoder_state.py": 2,
+    "test_examples_toys.py": 2,
+    "test_gates.py": 2,
+    "test_history.py": 2,
+    "test_language_model.py": 3,
+    "test_losses.py": 2,
+    "test_monotonic.py": 2,
+    "test_multi_head_pieces.py": 2,
+    "test_normalizers.py": 2,
+    "test_positions.py": 2,
+    "test_sample.py": 2,
+    "test_saving.py": 2,
+    "test_transformer.py": 4,
+    "test_transformer_blocks.py": 2,
+    "test_transformer_decoder.py": 2,
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks as slow what ONE_IN leaves out."""
+    if keras.backend.backend() != "tensorflow":
+        return
+    seen = set()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        leave = zlib.crc32(item.name.encode("utf-8")) % ONE_IN.get(item.path.name, 1)
+        if hasattr(item, "callspec") and name in seen and leave:
+            item.add_marker(pytest.mark.slow)
+        seen.add(name)
 
 
 @pytest.fixture(params=list(SCORES))

@@ -241,6 +241,7 @@ def test_saved_loaded_and_cloned(eager, tmp_path, case):
     assert loaded.generate(["abc", "f"], beam_width=2, max_length=2) == expected
 
 
+@pytest.mark.slow
 def test_an_exported_model_computes_the_same(tmp_path):
     model = make("relative", dtype="float32")
     model.export(tmp_path / "saved", verbose=False)

@@ -421,6 +421,7 @@ def test_layers_among_the_options_are_made_for_each_block():
     assert len(sinks) == 2  # a block on each side
 
 
+@pytest.mark.slow
 def test_an_exported_model_computes_the_same(tmp_path):
     model = make("rotary", dtype="float32")
     model.export(tmp_path / "saved", verbose=False)
