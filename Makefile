@@ -14,7 +14,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 PACKAGING := setup.py pyproject.toml keras_attention/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-backends lint benchmark benchmark-peers benchmark-quick dist clean
+.PHONY: help demo test test-slow test-backends test-serving lint benchmark benchmark-peers benchmark-quick dist clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | \
@@ -34,6 +34,10 @@ test-backends: $(VENV)/.has-backends ## Run what must hold on any backend on JAX
 	KERAS_BACKEND=jax $(RUN) -m pytest tests/test_any_backend.py
 	KERAS_BACKEND=torch $(RUN) -m pytest tests/test_any_backend.py
 
+test-serving: ## Start real servers, ask them, kill them (installs KServe and Ray in .venv-serving)
+	$(MAKE) VENV=.venv-serving .venv-serving/.has-serving
+	.venv-serving/bin/python -m pytest tests/serving/check_servers.py -s
+
 lint: $(VENV)/.has-dev ## Check style and formatting
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -52,7 +56,7 @@ dist: $(VENV)/.has-dev ## Build a source archive and a wheel
 	$(RUN) -m build --outdir $(DIST)
 
 clean: ## Remove environments, builds and caches
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-serving build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One environment serves all targets, so that TensorFlow is installed once. The package is linked

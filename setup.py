@@ -19,6 +19,7 @@ def read_version():
 TEXT = ["sentencepiece", "tensorflow-text>=2.21,<2.22"]  # for SubwordTokenizer
 EXAMPLES = ["matplotlib", "sacrebleu", "babel", *TEXT]
 BACKENDS = ["jax", "torch"]  # gigabytes
+SERVING = ["kserve==0.21.*", "ray[serve]==2.60.*", "requests"]  # of examples/serving
 PEERS = ["ctranslate2", "keras-hub", "torch"]  # what the benchmarks compare with
 TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", "tensorboard", *EXAMPLES]
 
@@ -43,6 +44,7 @@ setup(
         "test": TEST,
         "backends": [*BACKENDS, *TEST],
         "peers": PEERS,
+        "serving": [*SERVING, "pytest"],
         "dev": ["ruff", "build", *TEST],
     },
     classifiers=[
