@@ -17,11 +17,12 @@ def read_version():
 
 
 TEXT = ["sentencepiece", "tensorflow-text>=2.21,<2.22"]  # for SubwordTokenizer
+EXPORT = ["tf2onnx", "onnx", "onnxruntime", "ai-edge-litert"]  # a SavedModel needs none of them
 EXAMPLES = ["matplotlib", "sacrebleu", "babel", *TEXT]
 BACKENDS = ["jax", "torch"]  # gigabytes
 SERVING = ["kserve==0.21.*", "ray[serve]==2.60.*", "requests"]  # of examples/serving
 PEERS = ["ctranslate2", "keras-hub", "torch"]  # what the benchmarks compare with
-TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", "tensorboard", *EXAMPLES]
+TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", "tensorboard", *EXPORT, *EXAMPLES]
 
 setup(
     name="keras-attention-layers",
@@ -40,7 +41,7 @@ setup(
     extras_require={
         "text": TEXT,
         "examples": EXAMPLES,
-        "export": [],  # A SavedModel needs TensorFlow only; converters join with their code.
+        "export": EXPORT,
         "test": TEST,
         "backends": [*BACKENDS, *TEST],
         "peers": PEERS,

@@ -90,8 +90,8 @@ def our_search(model, sizes, batch, beam_width, jit_compile=False):
         input_signature=[tf.TensorSpec(shape, "int32")], autograph=False, jit_compile=jit_compile
     )
     def search(source):
-        found = model.search(source, max_length=sizes.target, grow_cache=not jit_compile, **options)
-        return found.ids
+        grow = {"grow_cache": not jit_compile, "alignments": False}
+        return model.search(source, max_length=sizes.target, **grow, **options).ids
 
     def run(source):
         ids = search(source).numpy()

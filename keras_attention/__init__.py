@@ -42,6 +42,8 @@ from keras_attention.decoders.bridge import Bridge
 from keras_attention.decoders.luong import LuongDecoder
 from keras_attention.decoders.scheduled_sampling import InverseSigmoid, ScheduledSampling
 from keras_attention.decoders.transformer import TransformerDecoder
+from keras_attention.export.litert_file import export_litert
+from keras_attention.export.onnx_file import export_onnx
 from keras_attention.export.saved_model import export_servable
 from keras_attention.export.servable import load_servable
 from keras_attention.layers.bahdanau import BahdanauAttention
@@ -196,6 +198,8 @@ __all__ = [
     "WarmupCosine",
     "prefix_mask",
     "soft_cap",
+    "export_litert",
+    "export_onnx",
     "export_servable",
     "load_servable",
 ]

@@ -24,7 +24,7 @@ from keras_attention import (
 )
 from keras_attention.export import comparison, servable
 from keras_attention.export.endpoints import settings_for
-from keras_attention.export.folder import whole_folder
+from keras_attention.export.whole import whole
 from keras_attention.text import START
 
 HERE = Path(__file__).parent
@@ -306,8 +306,8 @@ def test_the_state_of_the_optimizer_stays_behind(tmp_path):
     assert data.stat().st_size < 1.5 * 4 * model.count_params()
 
 
-def test_whole_folder(tmp_path):
-    with pytest.raises(KeyError), whole_folder(tmp_path / "a") as folder:
+def test_whole(tmp_path):
+    with pytest.raises(KeyError), whole(tmp_path / "a") as folder:
         folder.mkdir()
         raise KeyError
     assert list(tmp_path.iterdir()) == []
@@ -407,7 +407,6 @@ def test_options_and_saved_models(tmp_path):
 
 @pytest.mark.slow
 def test_subwords(tmp_path):
-    pytest.importorskip("tensorflow_text")
     texts = ["the cat sat on the mat", "the dog sat on the log", "cats and dogs"] * 5
     words = SubwordTokenizer.fit(texts, vocabulary_size=40)
     model = seq2seq(words, words, units=8)

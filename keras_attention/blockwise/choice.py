@@ -1,11 +1,30 @@
 """Blocks or all at once, by the number of scores: known at once, or only in the graph."""
 
+import contextlib
+import contextvars
 import math
 
 import keras
 from keras import ops
 
 LIKELY_BATCH = 8  # where only the size of a batch is not known
+
+
+_ALL_AT_ONCE = contextvars.ContextVar("all_at_once", default=False)
+
+
+@contextlib.contextmanager
+def all_at_once():
+    """Within it nothing is computed in blocks, nor left to the graph to choose.
+
+    For graphs that go into formats which know no such branches; scores `[B, N, T, S]` are formed
+    whole there, whatever their number.
+    """
+    token = _ALL_AT_ONCE.set(True)
+    try:
+        yield
+    finally:
+        _ALL_AT_ONCE.reset(token)
 
 
 def choose(shape, sizes, most, in_blocks, at_once):
@@ -22,7 +41,7 @@ def choose(shape, sizes, most, in_blocks, at_once):
     Returns:
         The result of one of the two.
     """
-    if keras.backend.backend() != "tensorflow" or 0 in shape:
+    if keras.backend.backend() != "tensorflow" or 0 in shape or _ALL_AT_ONCE.get():
         return at_once()
     if shape[0] is None:
         shape = (LIKELY_BATCH if None not in shape[1:] else None, *shape[1:])

@@ -9,5 +9,8 @@ comparison     whether the written model gives what the model gives
 card           the model card
 servable       `load_servable`: the small front end, which needs TensorFlow only
 bulk           files of lines through a servable
-folder         folders that appear whole or not at all
+onnx_file, litert_file   `export_onnx` and `export_litert`: one endpoint as a file
+other_formats  what these two take of a model, and whether they give what the model gives
+converters     packages and silence of the tools that convert
+whole          files and folders that appear whole or not at all
 """

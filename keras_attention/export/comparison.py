@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from keras_attention.export.endpoints import input_size
 from keras_attention.models.language_model import CausalLM
 from keras_attention.models.searches import SAMPLING
 from keras_attention.text import END, PAD, START, UNKNOWN
@@ -91,16 +92,13 @@ class _Comparison:
         """Ids to ask for: those of the texts, or made up; of a language model padded in front."""
         if texts and not self.continues:
             return self.tokenizer.encode(texts, add_end=True)
-        size = self.model.output_shape[-1] if self.continues else self.source_size()
+        size = input_size(self.model)
         longest = min(5, self.settings.max_input_length or 5)
         ids = (np.arange(3 * longest).reshape(3, longest) * 3) % (size - END - 1) + END + 1
         if longest > 2:
             ids[1, :2] = PAD
         ids = ids if self.continues else ids[:, ::-1]
         return tf.constant(ids, "int32")
-
-    def source_size(self):
-        return self.model.get_layer("source_embedding").input_dim
 
     def no_rows(self):
         """An empty batch gives an empty batch."""

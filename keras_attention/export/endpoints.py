@@ -102,6 +102,14 @@ def _positions(model):
     )
 
 
+def input_size(model):
+    """The number of ids that inputs `[B, S]` of a model may have."""
+    if isinstance(model, CausalLM):
+        return model.output_shape[-1]
+    tokenizer = model.inference.source
+    return model.get_config()["source"] if tokenizer is None else tokenizer.size
+
+
 def checked_length(ids, limit):
     """Ids `[B, S]`, for which the graph raises an error if S is beyond the limit.
 

@@ -1,13 +1,10 @@
 """`export_servable`: a trained model as a SavedModel that needs none of our code."""
 
-import contextlib
 import json
-import logging
 
-import keras
-
-from keras_attention.export.folder import whole_folder
+from keras_attention.export.converters import check_backend, quiet
 from keras_attention.export.servable import CARD
+from keras_attention.export.whole import whole
 
 
 def export_servable(
@@ -85,11 +82,7 @@ def export_servable(
     >>> load_servable(path).translate(["abc"]) == model.translate(["abc"], max_length=5)
     True
     """
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            "`export_servable` needs Keras on TensorFlow (KERAS_BACKEND=tensorflow). Received a "
-            f"model on {keras.backend.backend()}: save it as .keras, and load it there."
-        )
+    check_backend("export_servable")
     import tensorflow as tf
 
     from keras_attention.export.card import check_metrics, model_card
@@ -100,8 +93,8 @@ def export_servable(
         model, max_length, max_input_length, beam_width, search_options, beam_options
     )
     metrics = check_metrics(metrics)
-    with whole_folder(path, overwrite) as folder:
-        _write(model, _endpoints(model, settings), folder)
+    with whole(path, overwrite) as folder:
+        _write(model, endpoints_of(model, settings), folder)
         loaded = tf.saved_model.load(str(folder))
         tolerance = 1e-3 if model.compute_dtype in ("float32", "float64") else 0.1
         checked = compare(loaded, model, settings, examples, tolerance)
@@ -110,7 +103,16 @@ def export_servable(
     return card
 
 
-def _endpoints(model, settings):
+def endpoints_of(model, settings):
+    """The endpoints of a model.
+
+    Args:
+        model: a `Seq2Seq`, `Transformer` or `CausalLM`.
+        settings: `Settings`.
+
+    Returns:
+        A list of `Endpoint`: functions of ids `[B, S]` or texts `[B]`.
+    """
     from keras_attention.export.continuing import continuing_endpoints
     from keras_attention.export.translating import translating_endpoints
     from keras_attention.models.language_model import CausalLM
@@ -133,17 +135,5 @@ def _write(model, endpoints, folder):
     }
     if "serving_default" not in signatures:
         signatures["serving_default"] = signatures["serve_tokens"]
-    with _quiet():
+    with quiet():
         tf.saved_model.save(module, str(folder), signatures)
-
-
-@contextlib.contextmanager
-def _quiet():
-    """Without the notes that TensorFlow logs on assets and on functions that were not called."""
-    logger = logging.getLogger("tensorflow")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -35,25 +35,18 @@ def translating_endpoints(model, settings):
     inference = model.inference
     limit = settings.max_input_length
 
-    def search(ids):
-        return inference.search(
-            checked_length(ids, limit),
-            settings.max_length,
-            grow_cache=True,
-            **settings.search_options,
-        )
+    def search(ids, beam_width=1, alignments=False, **options):
+        ids, length = checked_length(ids, limit), settings.max_length
+        return inference.search(ids, length, beam_width, True, alignments, **options)
+
+    def best(ids, alignments=False):
+        return search(ids, alignments=alignments, **settings.search_options)
 
     def beam_search(ids):
-        return inference.search(
-            checked_length(ids, limit),
-            settings.max_length,
-            settings.beam_width,
-            grow_cache=True,
-            **settings.beam_options,
-        )
+        return search(ids, settings.beam_width, **settings.beam_options)
 
     def serve_tokens(source):
-        found = search(source)
+        found = best(source)
         steps = until_last_end(found.lengths, found.ids)
         return {"tokens": found.ids[:, :steps], "score": found.scores}
 
@@ -83,7 +76,7 @@ def translating_endpoints(model, settings):
     if inference.source is None or inference.target is None:
         return [*asked_for_ids, Endpoint("beam", beam_tokens, (source,))]
     return [
-        Endpoint("serving_default", _text_to_text(inference, search), (text,)),
+        Endpoint("serving_default", _text_to_text(inference, best), (text,)),
         Endpoint("beam", _text_to_texts(inference, beam_search), (text,)),
         *asked_for_ids,
     ]
@@ -98,7 +91,7 @@ def _read(inference, text):
 def _text_to_text(inference, search):
     def serve(text):
         source, empty = _read(inference, text)
-        found = search(source)
+        found = search(source, alignments=True)
         lengths = silenced(found.lengths, empty)
         steps = until_last_end(lengths, found.ids)
         tokens = silenced(found.ids, empty)[:, :steps]

@@ -272,11 +272,13 @@ def _ungroup(x, steps):
 
 def _real_steps(mask, size):
     """Where the real steps stand, `[B, S]`: the inverse of `places_of`, then 0."""
-    batch = ops.shape(mask)[0]
-    places = ops.maximum(places_of(mask, size), 0)
+    batch, steps = ops.shape(mask)[0], ops.arange(size, dtype="int32")
+    # Masked steps go behind, each to a place of its own: ONNX does not add what falls together.
+    places = ops.where(mask, places_of(mask, size), size + steps)
     rows = ops.broadcast_to(ops.arange(batch, dtype="int32")[:, None], (batch, size))
-    steps = ops.where(mask, ops.arange(size, dtype="int32"), 0)
-    return ops.scatter(ops.stack([rows, places], axis=-1), steps, (batch, size))
+    index = ops.stack([rows, places], axis=-1)
+    steps = ops.broadcast_to(steps, (batch, size))
+    return ops.scatter(index, steps, (batch, 2 * size))[:, :size]
 
 
 def _lengths(mask):

@@ -1,5 +1,6 @@
 """A trained encoder and decoder in use: encode, step, search; text in and text out."""
 
+import functools
 import itertools
 from typing import Any, NamedTuple
 
@@ -84,18 +85,28 @@ class Translator:
         memory = self.decoder.precompute(memory, ops.not_equal(source_ids, PAD))
         return memory, self.decoder.start_state(memory, state or None, max_length)
 
-    def step(self, tokens, state, memory, **origins):
+    def step(self, tokens, state, memory, alignments=True, **origins):
         """One step: tokens `[B]` -> `(logits [B, V], weights [B, S], state)`.
 
-        A model without attention gives `(logits, state)`. With `origins` `[B, K, L]`, for a decoder
-        that takes them, it is a step of K beams, `[B, K]` -> `[B, K, V]`, `[B, K, S]`.
+        A model without attention, or without `alignments`, gives `(logits, state)`. With
+        `origins` `[B, K, L]`, for a decoder that takes them, it is a step of K beams, `[B, K]` ->
+        `[B, K, V]`, `[B, K, S]`.
         """
+        attends = self._attends and alignments
         output, *weights_and_state = self.decoder.step(
-            self.embed(tokens), state, memory, return_attention_scores=self._attends, **origins
+            self.embed(tokens), state, memory, return_attention_scores=attends, **origins
         )
         return self.to_logits(output), *weights_and_state
 
-    def search(self, source_ids, max_length=None, beam_width=1, grow_cache=False, **options):
+    def search(
+        self,
+        source_ids,
+        max_length=None,
+        beam_width=1,
+        grow_cache=False,
+        alignments=True,
+        **options,
+    ):
         """Searches for an output to each source.
 
         Args:
@@ -105,6 +116,7 @@ class Translator:
             beam_width: 1 for `greedy_search`, more for `beam_search`.
             grow_cache: whether a transformer's caches grow with the output, instead of having room
                 for L tokens from the beginning: faster in TensorFlow, not possible with XLA or JAX.
+            alignments: whether the result holds the attention weights, if the model attends.
             **options: further arguments of the search: of all `min_length`, `no_repeat_ngram` and
                 `forbidden_tokens` (by default PAD and START; other ones take their place); of
                 `beam_search` `length_penalty`, `coverage_penalty`, `num_results`; with one of
@@ -121,7 +133,7 @@ class Translator:
         function = choose_search(check_positive("beam_width", beam_width), options)
         if source_ids.shape[0] == 0:  # Keras' cells can not add a bias to no rows
             row = ops.zeros((1, source_ids.shape[1]), source_ids.dtype)
-            found = self.search(row, max_length, beam_width, grow_cache, **options)
+            found = self.search(row, max_length, beam_width, grow_cache, alignments, **options)
             return first_rows(found, 0)
         rows = 1
         if function is beam_search:
@@ -133,8 +145,9 @@ class Translator:
             max_length = self._at_most(default_length(source_ids.shape[1]))
         self._check_positions(source_ids.shape[1], check_positive("max_length", max_length))
         memory, state = self.encode(source_ids, None if grow_cache else max_length * rows)
-        return function(
-            self.step,
+        needed = alignments or options.get("coverage_penalty")
+        found = function(
+            self.step if needed else functools.partial(self.step, alignments=False),
             state,
             ops.full_like(source_ids[:, 0], START),
             END,
@@ -142,6 +155,7 @@ class Translator:
             memory=memory,
             **{"forbidden_tokens": (PAD, START), **options},
         )
+        return found if alignments else found._replace(attention_scores=None)
 
     def translate(
         self, texts, beam_width=1, max_length=None, details=False, jit_compile=False, **options
@@ -186,7 +200,7 @@ class Translator:
         for rows, default in _batches(lengths):
             batch = ids[rows, : lengths[rows].max()]
             longest = self._at_most(default) if max_length is None else max_length
-            found = self._found(batch, longest, beam_width, jit_compile, options)
+            found = self._found(batch, longest, beam_width, details, jit_compile, options)
             for row, result in zip(rows, self._texts(batch, found, details), strict=True):
                 results[row] = result
         several = "num_results" in options
@@ -205,7 +219,7 @@ class Translator:
                     f"positions that the model has. Received: {steps}."
                 )
 
-    def _found(self, source_ids, max_length, beam_width, jit_compile, options):
+    def _found(self, source_ids, max_length, beam_width, alignments, jit_compile, options):
         """What the search finds, as a compiled function that is made once for its options."""
         ids = source_ids
         if jit_compile:
@@ -214,9 +228,9 @@ class Translator:
 
         def search(source_ids):
             grow = GROW_CACHE and not jit_compile
-            return self.search(source_ids, max_length, beam_width, grow, **options)
+            return self.search(source_ids, max_length, beam_width, grow, alignments, **options)
 
-        parts = [max_length, beam_width]
+        parts = [max_length, beam_width, alignments]
         return self._searches.find(search, ids, (None, None), parts, options, jit_compile)
 
     def _texts(self, source_ids, found, details):

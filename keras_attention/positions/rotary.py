@@ -71,9 +71,10 @@ def _both_ways(frequencies, interleaved):
 
 
 def _partners(x, interleaved):
-    """For each feature the other one of its pair. (Rolling has a quicker gradient than slices.)"""
-    if not interleaved:
-        return ops.roll(x, x.shape[-1] // 2, axis=-1)
+    """For each feature the other one of its pair. (Slices would have a slower gradient.)"""
+    if not interleaved:  # not `ops.roll`, which LiteRT does not know
+        first, second = ops.split(x, 2, axis=-1)
+        return ops.concatenate([second, first], axis=-1)
     first = np.arange(x.shape[-1]) % 2 == 0
     return ops.where(first, ops.roll(x, -1, axis=-1), ops.roll(x, 1, axis=-1))
 

@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all."""
+"""A file or folder that appears whole or not at all."""
 
 import contextlib
 import os
@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def whole_folder(path, overwrite=False):
-    """Gives a temporary folder beside `path`, which takes its name once the block has succeeded.
+def whole(path, overwrite=False):
+    """Gives a temporary path beside `path`, which takes its name once the block has succeeded.
 
     Args:
-        path: where the folder, e.g. of a model with inputs `[B, S]`, is to appear.
+        path: where the file or folder, e.g. of a model with inputs `[B, S]`, is to appear.
         overwrite: whether something may be there already. It stays until the new one is complete.
 
     Yields:
-        The path of the temporary folder, which does not exist yet.
+        The temporary path, where nothing is yet.
 
     Raises:
         FileExistsError: if something is there and `overwrite` is False.
