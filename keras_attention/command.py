@@ -5,6 +5,8 @@ import json
 import sys
 from pathlib import Path
 
+FORMATS = ("savedmodel", "onnx", "litert")
+
 
 class OneLineErrors(argparse.ArgumentParser):
     """A parser whose errors are one line; --help has the usage."""
@@ -45,7 +47,11 @@ def make_parser():
 
     add = command("export", export, "write a .keras model as a SavedModel, text in and text out")
     add("model", type=Path, metavar="MODEL.keras")
-    add("path", type=Path, metavar="OUT", help="the folder to write")
+    add("path", type=Path, metavar="OUT", help="the folder, or file, to write")
+    add("--format", choices=FORMATS, default="savedmodel",
+        help="onnx, litert: one endpoint as a file, for ids (default: savedmodel)")  # fmt: skip
+    add("--endpoint", default="serve_tokens", help="of onnx and litert (default: serve_tokens)")
+    add("--int8", action="store_true", help="of litert: matrices in 8 bits")
     add("--beam-width", type=positive, default=4, help="of the endpoint beam (default: 4)")
     add("--max-length", type=positive, help="most tokens of an output (default: 128, if possible)")
     add("--max-input-length", type=positive, help="most tokens of an input (default: any number)")
@@ -81,12 +87,46 @@ def make_parser():
 def export(options):
     import keras
 
-    from keras_attention.export.saved_model import export_servable
-
+    if options.int8 and options.format != "litert":
+        raise ValueError("--int8 goes with --format litert")
+    of_folders = {
+        "--max-input-length": options.max_input_length,
+        "--beam-option": options.beam_option,
+        "--metrics": options.metrics,
+    }
+    for name, given in of_folders.items():
+        if given and options.format != "savedmodel":
+            raise ValueError(f"{name} goes with --format savedmodel")
     if not options.model.is_file():
         raise FileNotFoundError(f"no such file: {options.model}")
     metrics = json.loads(options.metrics.read_text("utf-8")) if options.metrics else None
     model = keras.saving.load_model(options.model, compile=False)
+    write = {"savedmodel": export_folder, "onnx": export_file, "litert": export_file}
+    write[options.format](model, options, metrics)
+
+
+def export_file(model, options, _):
+    from keras_attention.export.litert_file import export_litert
+    from keras_attention.export.onnx_file import export_onnx
+
+    common = {
+        "endpoint": options.endpoint,
+        "max_length": options.max_length,
+        "search_options": dict(options.option),
+        "overwrite": options.overwrite,
+    }
+    if options.format == "onnx":
+        told = export_onnx(model, options.path, **common)
+    else:
+        told = export_litert(model, options.path, int8=options.int8, **common)
+    names = f"{', '.join(told['inputs'])} -> {', '.join(told['outputs'])}"
+    gap = f"largest difference from the model {told['largest_difference']:.0e}"
+    print(f"{options.path}: {names}; {told['bytes'] / 1e6:.1f} MB; {gap}")
+
+
+def export_folder(model, options, metrics):
+    from keras_attention.export.saved_model import export_servable
+
     card = export_servable(
         model,
         options.path,

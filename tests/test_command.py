@@ -42,6 +42,14 @@ def test_export_writes_what_was_asked_for(trained, servable):
     assert load_servable(servable).translate(["abc"]) == model.translate(["abc"], max_length=6)
 
 
+def test_export_in_other_formats(trained, tmp_path, capsys):
+    for name, options in (("onnx", []), ("litert", ["--int8", "--endpoint", "forward"])):
+        arguments = ["export", str(trained / "model.keras"), str(tmp_path / name), "--format", name]
+        assert main([*arguments, "--max-length", "5", *options]) == 0
+        assert "-> " in capsys.readouterr().out
+        assert (tmp_path / name).stat().st_size > 1000
+
+
 def test_run_on_texts(servable, capsys):
     front, texts = load_servable(servable), ["abc", "", "한국"]
     assert main(["run", servable, "--text", *texts]) == 0
@@ -148,6 +156,11 @@ def test_plot(servable, tmp_path, capsys):
         ("export {t}/model.keras {t}/servable", "exists already"),
         ("export {t}/model.keras {t}/x --option colour=red", "`colour` is no option"),
         ("export {t}/metrics.json {t}/x", "metrics.json"),
+        ("export {t}/model.keras {t}/x --int8", "--int8 goes with --format litert"),
+        (
+            "export {t}/model.keras {t}/x --format onnx --max-input-length 5",
+            "--max-input-length goes with --format savedmodel",
+        ),
         ("run {t} --text a", "holds no SavedModel"),
         ("run {t}/servable --text a --input {t}/metrics.json", "exclude each other"),
         ("run {t}/servable --text a --output {t}/x", "--output goes with --input"),

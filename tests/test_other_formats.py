@@ -163,7 +163,10 @@ def test_wrong_arguments(export, tmp_path):
 
 
 def test_a_package_that_is_missing(tmp_path, monkeypatch):
-    for export, package in ((export_onnx, "tf2onnx"), (export_litert, "ai_edge_litert.interpreter")):
+    for export, package in (
+        (export_onnx, "tf2onnx"),
+        (export_litert, "ai_edge_litert.interpreter"),
+    ):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
             with pytest.raises(ImportError, match=r"layers\[export\]"):
