@@ -711,7 +711,7 @@ def test_equal_looking_options_have_searches_of_their_own():
         model.translate(["ab"], forbidden_tokens=few + 10**6)
     for tokens in (many, few):
         model.translate(["ab"], max_length=3, forbidden_tokens=tokens)
-    assert len(model.inference._searches) >= 3
+    assert len(model.inference.searches) >= 3
 
 
 @pytest.mark.parametrize("texts", ["ab", None, iter(["ab"])])

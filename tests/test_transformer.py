@@ -530,10 +530,10 @@ def test_translating_compiled_by_xla(options):
     model = make("rotary", dtype="float32", source=LETTERS, target=LETTERS, layers=1)
     texts, options = ["abc", "fedcba", "", "cab", "f"], {"max_length": 4, **options}
     expected = model.translate(texts, details=True, **options)
-    made = len(model.inference._searches)
+    made = len(model.inference.searches)
     found = model.translate(texts, details=True, jit_compile=True, **options)
     more = model.translate(["abcdef"] * 7, details=True, jit_compile=True, **options)
-    assert len(model.inference._searches) == made + 1
+    assert len(model.inference.searches) == made + 1
     several = "num_results" in options
     more = [[one.text for one in row] if several else row.text for row in more]
     assert more == [model.translate("abcdef", **options)] * 7

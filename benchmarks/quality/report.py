@@ -175,6 +175,14 @@ def _model_name(run):
     return run.removeprefix("multi30k-").replace("-", " + input ")
 
 
+def precisions(result):
+    rows = [
+        [name, x["megabytes"], x["sentences_per_second"], x["bleu"]]
+        for name, x in result["precisions"].items()
+    ]
+    return table(["", "MB", "sentences a second", "BLEU"], rows)
+
+
 def plain_keras(results):
     rows = [
         [
@@ -310,6 +318,17 @@ BLEU (greedy) by the number of words of the source:
 {by_length(translations)}
 
 {three_attentions(folder)}- `python benchmarks/quality/runs.py --names {names}`"""
+    if "precision" in found:
+        one = found["precision"]
+        yield f"""## Precision
+
+A {one["model"]} of {one["parameters"]:,} parameters that was trained on Multi30k, exported in each
+precision; {one["sentences"]:,} test sentences by greedy search on {one["cores"]} cores, in batches
+of 64 (LiteRT: one by one). Megabytes of the weights (LiteRT: of the file).
+
+{precisions(one)}
+
+- `python benchmarks/quality/precision.py MODEL.keras --data DIR`"""
     if "plain_keras" in found:
         yield f"""## The same with keras.layers alone
 

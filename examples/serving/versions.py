@@ -30,6 +30,7 @@ class NewestVersion:
 
     def __init__(self, folder, seconds=2.0):
         self.folder, self.version, self.signatures = Path(folder), None, {}
+        self.models, self.broken = [], None
         if not self.folder.is_dir():
             raise FileNotFoundError(f"no such folder: {folder}")
         self.look()
@@ -38,9 +39,9 @@ class NewestVersion:
         self._watch(seconds)
 
     def look(self):
-        """Loads the newest version if it is not the one in use. A broken one is left alone."""
+        """Loads the newest version if it is not the one in use. A broken one is tried once."""
         newest = newest_version(self.folder)
-        if newest is None or newest == self.version:
+        if newest in (None, self.version, self.broken):
             return
         path = self.folder / str(newest)
         try:
@@ -52,10 +53,13 @@ class NewestVersion:
         except Exception:
             if self.version is None:
                 raise
+            self.broken = newest
             log.exception("version %s can not be loaded; %s stays", newest, self.version)
             return
-        # The model is kept: its signatures do not hold its variables.
-        self.model, self.signatures, self.version = model, dict(model.signatures), newest
+        # Models are kept, as signatures do not hold their variables: this one, and the one before,
+        # for requests that are with it still.
+        self.models = [*self.models[-1:], model]
+        self.signatures, self.version = dict(model.signatures), newest
         log.info("version %s is served", newest)
 
     def _watch(self, seconds):

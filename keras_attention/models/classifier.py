@@ -6,12 +6,11 @@ import numpy as np
 from keras_attention.checks import check_fraction, check_positive
 from keras_attention.layers.pooling import MaskedPooling
 from keras_attention.layers.token_embedding import TokenEmbedding
+from keras_attention.models.configured import ConfiguredModel
 from keras_attention.models.inputs import as_texts
 from keras_attention.models.parts import (
     StackOptions,
     check_kwargs,
-    deserialized,
-    serialized,
     tokenizers,
     vocabulary_size,
 )
@@ -40,7 +39,7 @@ def text_classifier(tokenizer, classes, **options):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class TextClassifier(keras.Model):
+class TextClassifier(ConfiguredModel):
     """The encoder of a transformer, pooled over the real tokens, and a linear layer.
 
         logits = W pool(encoder(sqrt(D) E_source + positions)) + b
@@ -77,6 +76,8 @@ class TextClassifier(keras.Model):
     >>> model.classify(["ab", ""])[0] in ("good", "bad")
     True
     """
+
+    _objects = ("tokenizer",)
 
     def __init__(
         self,
@@ -152,14 +153,6 @@ class TextClassifier(keras.Model):
         else:
             results = [self.class_names[i] for i in logits.argmax(axis=1)]
         return results[0] if single else results
-
-    def get_config(self):
-        config = serialized(self._arguments, ("tokenizer",))
-        return {**config, "name": self.name, "trainable": self.trainable}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return cls(**deserialized(config, custom_objects))
 
 
 def _class_names(classes):

@@ -7,12 +7,11 @@ from keras import ops
 from keras_attention.checks import check_flag, check_positive
 from keras_attention.decoders.transformer import TransformerDecoder
 from keras_attention.layers.token_embedding import TokenEmbedding
+from keras_attention.models.configured import ConfiguredModel
 from keras_attention.models.inputs import as_ids, as_texts
 from keras_attention.models.parts import (
     StackOptions,
     check_kwargs,
-    deserialized,
-    serialized,
     tokenizers,
     vocabulary_size,
 )
@@ -50,7 +49,7 @@ def causal_lm(tokenizer, **options):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class CausalLM(keras.Model):
+class CausalLM(ConfiguredModel):
     """The decoder of a transformer by itself, as a language model.
 
         p(y_1 ... y_T) = prod_t p(y_t | y_<t),   logits_t = E decoder(sqrt(D) E y_<t + positions)
@@ -87,6 +86,8 @@ class CausalLM(keras.Model):
     >>> [text[:2] for text in model.generate(["ab", "ca"], max_length=5)]
     ['ab', 'ca']
     """
+
+    _objects = ("tokenizer",)
 
     def __init__(
         self,
@@ -272,11 +273,3 @@ class CausalLM(keras.Model):
         for row, target in zip(rows, padded, strict=True):
             target[width - len(row) :] = row
         return padded
-
-    def get_config(self):
-        config = serialized(self._arguments, ("tokenizer",))
-        return {**config, "name": self.name, "trainable": self.trainable}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return cls(**deserialized(config, custom_objects))

@@ -57,6 +57,10 @@ class CompiledSearches:
     def __len__(self):
         return len(self._made)
 
+    def forget(self):
+        """Forgets all of them, as the model `[B, S]` -> `[B, L]` computes something else now."""
+        self._made.clear()
+
     def get(self, search, shape, parts, options, jit_compile=False):
         """`search` compiled for ids of this shape.
 

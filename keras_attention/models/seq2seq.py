@@ -10,13 +10,8 @@ from keras_attention.decoders.scheduled_sampling import ScheduledSampling
 from keras_attention.layers.bahdanau import BahdanauAttention
 from keras_attention.layers.luong import SCORE_MODES, LuongAttention
 from keras_attention.layers.no_attention import NoAttention
-from keras_attention.models.parts import (
-    check_kwargs,
-    deserialized,
-    serialized,
-    tokenizers,
-    vocabulary_size,
-)
+from keras_attention.models.configured import ConfiguredModel
+from keras_attention.models.parts import check_kwargs, tokenizers, vocabulary_size
 from keras_attention.models.translator import Translator
 
 CELLS = {
@@ -51,7 +46,7 @@ def seq2seq(source, target, **options):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class Seq2Seq(keras.Model):
+class Seq2Seq(ConfiguredModel):
     """A recurrent encoder, a bridge, and a recurrent decoder with attention.
 
         h_1 ... h_S = encoder(embedding(source))
@@ -112,6 +107,8 @@ class Seq2Seq(keras.Model):
     >>> len(model.translate(["ab", "c"], beam_width=2))
     2
     """
+
+    _objects = ("source", "target", "scheduled_sampling")
 
     def __init__(
         self,
@@ -188,6 +185,7 @@ class Seq2Seq(keras.Model):
             lambda outputs: to_logits(embed, output, outputs),
             *tokenizers(source, target),
         )
+        self._searches = self.inference.searches
 
     def translate(self, texts, beam_width=1, **options):
         """Outputs for texts, see `Translator.translate`."""
@@ -196,18 +194,6 @@ class Seq2Seq(keras.Model):
     def search(self, source_ids, beam_width=1, **options):
         """Output ids for source ids `[B, S]`, see `Translator.search`."""
         return self.inference.search(source_ids, beam_width=beam_width, **options)
-
-    def get_config(self):
-        config = serialized(self._arguments, ("source", "target", "scheduled_sampling"))
-        options = config["attention_options"] or {}
-        config["attention_options"] = {
-            name: keras.saving.serialize_keras_object(x) for name, x in options.items()
-        }
-        return {**config, "name": self.name, "trainable": self.trainable}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return cls(**deserialized(config, custom_objects))
 
 
 def _check(config, decoder):

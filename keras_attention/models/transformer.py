@@ -5,11 +5,10 @@ import keras
 from keras_attention.checks import check_positive
 from keras_attention.decoders.transformer import TransformerDecoder
 from keras_attention.layers.token_embedding import TokenEmbedding
+from keras_attention.models.configured import ConfiguredModel
 from keras_attention.models.parts import (
     StackOptions,
     check_kwargs,
-    deserialized,
-    serialized,
     tokenizers,
     vocabulary_size,
 )
@@ -43,7 +42,7 @@ def transformer(source, target, **options):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class Transformer(keras.Model):
+class Transformer(ConfiguredModel):
     """The transformer of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762).
 
         memory = encoder(sqrt(D) E_source + positions)
@@ -100,6 +99,8 @@ class Transformer(keras.Model):
     >>> len(model.translate(["ab", "c"], beam_width=2))
     2
     """
+
+    _objects = SIDES
 
     def __init__(
         self,
@@ -173,6 +174,7 @@ class Transformer(keras.Model):
             *tokenizers(source, target),
             max_positions=max_length,
         )
+        self._searches = self.inference.searches
 
     def translate(self, texts, beam_width=1, **options):
         """Outputs for texts, see `Translator.translate`."""
@@ -181,14 +183,6 @@ class Transformer(keras.Model):
     def search(self, source_ids, beam_width=1, **options):
         """Output ids for source ids `[B, S]`, see `Translator.search`."""
         return self.inference.search(source_ids, beam_width=beam_width, **options)
-
-    def get_config(self):
-        config = serialized(self._arguments, SIDES)
-        return {**config, "name": self.name, "trainable": self.trainable}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return cls(**deserialized(config, custom_objects))
 
 
 def _check_tied(tied, source_size, target_size, sides):

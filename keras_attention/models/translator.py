@@ -66,7 +66,7 @@ class Translator:
         self.source, self.target = source, target
         self.max_positions = max_positions
         self._attends = not isinstance(decoder.attention, NoAttention)
-        self._searches = CompiledSearches()
+        self.searches = CompiledSearches()
 
     def encode(self, source_ids, max_length=None):
         """Reads the source: ids `[B, S]` -> `(memory, state)`, both for `step`.
@@ -231,7 +231,7 @@ class Translator:
             return self.search(source_ids, max_length, beam_width, grow, alignments, **options)
 
         parts = [max_length, beam_width, alignments]
-        return self._searches.find(search, ids, (None, None), parts, options, jit_compile)
+        return self.searches.find(search, ids, (None, None), parts, options, jit_compile)
 
     def _texts(self, source_ids, found, details):
         """For each source the list of its outputs, the best first."""

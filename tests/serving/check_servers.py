@@ -222,3 +222,12 @@ def test_a_new_version_is_taken(server, client):
     while [row["translation"] for row in client.predict(TEXTS)] != wanted:
         assert time.monotonic() < end, "the new version was not taken"
         time.sleep(0.5)
+
+
+def test_a_broken_version_is_left_alone(server, client):
+    before = client.predict(TEXTS)
+    broken = server.models / "3"
+    broken.mkdir()
+    (broken / "saved_model.pb").write_bytes(b"this is no model")
+    time.sleep(5)
+    assert client.predict(TEXTS) == before

@@ -1,0 +1,56 @@
+"""What all models here share: they are made again of the arguments they were made with."""
+
+import keras
+
+from keras_attention.models.parts import deserialized, serialized
+
+MODES = ("int8", "int4", "float8")
+
+
+class ConfiguredModel(keras.Model):
+    """A Functional model whose config holds the arguments of its constructor.
+
+    A subclass sets `_arguments` to a dictionary of these, ids `[B, T]` not among them, after it has
+    called `super().__init__`, and `_searches` if it has compiled some.
+    """
+
+    _objects = ()  # names of the arguments that may be tokenizers, schedules or layers
+    _searches = None
+    _quantized = None  # how it was quantised; False: in a way that the config can not tell
+
+    def quantize(self, mode=None, config=None, filters=None, **kwargs):
+        """Quantises as `keras.Model.quantize` does; a saved model is loaded quantised.
+
+        Args:
+            mode: "int8", or another mode of Keras.
+            config, filters, **kwargs: as of `keras.Model.quantize`. A model that was quantised with
+                a function as filter, or in a mode that learns from data, can not be saved as
+                .keras. (Outputs `[B, T, V]` change a little.)
+        """
+        super().quantize(mode, config=config, filters=filters, **kwargs)
+        texts = [filters] if isinstance(filters, str) else filters or []
+        plain = not callable(filters) and all(isinstance(text, str) for text in texts)
+        # (Keras has put the mode's own config in place of None.)
+        self._quantized = plain and mode in MODES and {"config": config, "filters": filters}
+        if self._searches is not None:
+            self._searches.forget()
+
+    def get_config(self):
+        if self._quantized is False:
+            raise ValueError(
+                f"{self.name} was quantised with a function as filter, or in a mode that learns "
+                "from data, which its config can not tell. Save its weights instead."
+            )
+        config = serialized(self._arguments, self._objects)
+        if self._quantized is not None:
+            config["quantized"] = keras.saving.serialize_keras_object(self._quantized)
+        return {**config, "name": self.name, "trainable": self.trainable}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        quantized = config.pop("quantized", None)
+        model = cls(**deserialized(config, custom_objects))
+        if quantized is not None:
+            model.quantize(**keras.saving.deserialize_keras_object(quantized, custom_objects))
+        return model
