@@ -36,7 +36,8 @@ def make_parser():
     parser = OneLineErrors(
         prog="keras-attention",
         description="Exports models of keras_attention, and uses what was exported.",
-        epilog="Exit status: 0, or 1 after an error, or 2 for wrong arguments.",
+        epilog="Exit status: 0, or 1 after an error, or 2 for arguments that can not be read. "
+        "TensorFlow's notes on standard error become fewer with TF_CPP_MIN_LOG_LEVEL=3.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -99,8 +100,15 @@ def export(options):
             raise ValueError(f"{name} goes with --format savedmodel")
     if not options.model.is_file():
         raise FileNotFoundError(f"no such file: {options.model}")
-    metrics = json.loads(options.metrics.read_text("utf-8")) if options.metrics else None
-    model = keras.saving.load_model(options.model, compile=False)
+    try:
+        metrics = json.loads(options.metrics.read_text("utf-8")) if options.metrics else None
+    except ValueError as error:
+        raise ValueError(f"{options.metrics}: {error}") from None
+    try:
+        model = keras.saving.load_model(options.model, compile=False)
+    except Exception as error:  # (of many classes)
+        first = str(error).partition("\n")[0][:300]
+        raise ValueError(f"{options.model} can not be loaded as a Keras model: {first}") from None
     write = {"savedmodel": export_folder, "onnx": export_file, "litert": export_file}
     write[options.format](model, options, metrics)
 
@@ -158,14 +166,14 @@ def run(options):
         print(f"{options.output}: written" + (f", {done} lines were there before" if done else ""))
         return
     if options.text:
-        lines, place = options.text, "text {}: "
+        lines, name = options.text, "text"
     else:
         from keras_attention.text.files import read_lines, split_lines
 
         name = options.input or "standard input"
         read = read_lines(name) if options.input else split_lines(sys.stdin.buffer.read(), name)
-        lines, place = read, "line {}: "
-    for answer in answer_lines(ask, lines, options.batch_size, place):
+        lines, name = read, f"{name}, line"
+    for answer in answer_lines(ask, lines, options.batch_size, lambda n: f"{name} {n + 1}"):
         print(answer)
 
 
@@ -265,7 +273,7 @@ def main(arguments=None):
     except BrokenPipeError:  # e.g. `| head`
         sys.stderr.close()
         return 1
-    except (OSError, ValueError, RuntimeError, ImportError, TypeError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, TypeError, OverflowError) as error:
         print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
         return 1
     return 0

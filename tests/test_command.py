@@ -104,20 +104,58 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*.part*"))
 
 
+def test_a_line_that_is_refused_and_put_right(tmp_path):
+    """What was done before it stays done."""
+    lines = [f"line {i}" for i in range(9)]
+    lines[7] = "bad"
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("\n".join(lines), "utf-8")
+    (tmp_path / "model_card.json").write_text("{}")
+    asked = []
+
+    def shout(texts, batch_size):
+        if "bad" in texts:
+            raise ValueError("too long")
+        asked.extend(texts)
+        return [text.upper() for text in texts]
+
+    with pytest.raises(ValueError, match="in.txt, line 8: too long"):
+        bulk.answer_file(shout, tmp_path, source, target)
+    source.write_text("\n".join([*lines[:7], "good", *lines[8:]]), "utf-8")
+    asked.clear()
+    assert bulk.answer_file(shout, tmp_path, source, target) == 7
+    assert asked == ["good", "line 8"]
+    assert target.read_text("utf-8").splitlines()[6:] == ["LINE 6", "GOOD", "LINE 8"]
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}"])
+def test_notes_that_are_damaged(tmp_path, content):
+    (tmp_path / "in.txt").write_text("a\n")
+    (tmp_path / "model_card.json").write_text("{}")
+    (tmp_path / "out.txt.part").write_text("A\n")
+    if content is not None:
+        (tmp_path / "out.txt.part.json").write_text(content)
+    with pytest.raises(ValueError, match="can not be gone on with"):
+        bulk.answer_file(print, tmp_path, tmp_path / "in.txt", tmp_path / "out.txt")
+
+
 @pytest.mark.parametrize("what", ["source", "model", "output"])
-def test_what_is_done_must_be_of_the_same(tmp_path, what):
+def test_what_is_done_must_be_of_the_same(tmp_path, what, monkeypatch):
+    monkeypatch.setattr(bulk, "CHUNKS", 1)
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("a\nb\n")
     (tmp_path / "model_card.json").write_text("{}")
 
     def fails(texts, batch_size):
-        raise KeyboardInterrupt
+        if "b" in texts:
+            raise KeyboardInterrupt
+        return texts
 
     def other(texts, batch_size):
         return texts
 
     with pytest.raises(KeyboardInterrupt):
-        bulk.answer_file(fails, tmp_path, source, target)
+        bulk.answer_file(fails, tmp_path, source, target, batch_size=1)
     changes = {"source": "in.txt", "model": "model_card.json"}
     if what in changes:
         (tmp_path / changes[what]).write_text("[]")
@@ -126,7 +164,7 @@ def test_what_is_done_must_be_of_the_same(tmp_path, what):
 
 
 def test_a_line_end_in_an_answer_becomes_a_space():
-    found = bulk.answer_lines(lambda texts, batch_size: ["a\nb\r\nc", ""], ["x", "y"], 2)
+    found = bulk.answer_lines(lambda texts, batch_size: ["a\nb\r\nc", ""], ["x", "y"], 2, str)
     assert found == ["a b c", ""]
 
 
@@ -155,7 +193,7 @@ def test_plot(servable, tmp_path, capsys):
         ("export {t}/no.keras {t}/x", "no such file: "),
         ("export {t}/model.keras {t}/servable", "exists already"),
         ("export {t}/model.keras {t}/x --option colour=red", "`colour` is no option"),
-        ("export {t}/metrics.json {t}/x", "metrics.json"),
+        ("export {t}/metrics.json {t}/x", "metrics.json can not be loaded as a Keras model"),
         ("export {t}/model.keras {t}/x --int8", "--int8 goes with --format litert"),
         (
             "export {t}/model.keras {t}/x --format onnx --max-input-length 5",
@@ -166,7 +204,14 @@ def test_plot(servable, tmp_path, capsys):
         ("run {t}/servable --text a --output {t}/x", "--output goes with --input"),
         ("run {t}/servable --input {t}/no.txt", "no such file"),
         ("run {t}/servable --input {t}/model.keras", "line 1: expected UTF-8"),
-        ("run {t}/servable --text a " + "b" * 40, "text 1: An input has too many tokens"),
+        ("run {t}/servable --text a " + "b" * 40, "text 2: An input has too many tokens"),
+        (
+            "plot {t}/servable -o {t}/x.png --text " + "b" * 40,
+            "error: An input has too many tokens",
+        ),
+        ("run {t}/servable --input {t}/metrics.json --output {t}/a/b", "does not exist"),
+        ("export {t}/model.keras {t} --overwrite", "is nothing that an export wrote"),
+        ("export {t}/model.keras {t}/x --metrics {t}/model.keras", "model.keras: "),
         ("inspect {t}", "holds no SavedModel"),
         ("plot {t}/servable --text a -o {t}/x.txt", "Received suffix 'txt'"),
     ],

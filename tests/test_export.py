@@ -232,6 +232,12 @@ def test_the_front_end(exported):
     assert ask(texts[0]) == best[0] and ask([]) == []
     with pytest.raises(ValueError, match=r"texts\[1\] must be a str. Received: 3"):
         ask(["a", 3])
+    for wrong in (None, 5, b"abc"):
+        with pytest.raises(ValueError, match="must be a str or a list of str"):
+            ask(wrong)
+    for wrong in (0, -1, 1.5, None):
+        with pytest.raises(ValueError, match="batch_size must be a positive integer"):
+            ask(["a"], batch_size=wrong)
     with pytest.raises(ValueError, match="It gives"):
         (front.translate if continues else front.generate)("a")
     if continues:
@@ -243,6 +249,17 @@ def test_the_front_end(exported):
         assert found.source_tokens == wanted.source_tokens
         np.testing.assert_allclose(found.score, wanted.score, rtol=1e-5)
         np.testing.assert_allclose(found.attention_scores, wanted.attention_scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("exported", ["recurrent"], indirect=True)
+@pytest.mark.parametrize("damaged", ["saved_model.pb", "data", "index"])
+def test_a_damaged_export(exported, tmp_path, damaged):
+    shutil.copytree(exported[1], tmp_path / "a")
+    (file,) = (x for x in (tmp_path / "a").rglob("*") if damaged in x.name and x.is_file())
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ValueError, match="can not be loaded, it may be damaged: .") as error:
+        load_servable(tmp_path / "a")
+    assert "\n" not in str(error.value)
 
 
 def test_the_model_card(exported):
@@ -270,6 +287,9 @@ def test_nothing_is_overwritten_or_left_behind(tmp_path, monkeypatch):
     (path / "mine.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="overwrite=True"):
         export_servable(model, path)
+    with pytest.raises(FileExistsError, match="is nothing that an export wrote"):
+        export_servable(model, path, overwrite=True)
+    (path / "saved_model.pb").touch()
 
     def differs(*arguments):
         raise RuntimeError("`beam` does not give what the model gives")
@@ -351,6 +371,9 @@ def test_no_servable(tmp_path):
     (tmp_path / "model_card.json").write_text("[]")
     with pytest.raises(ValueError, match="is no model card"):
         load_servable(tmp_path)
+    (tmp_path / "model_card.json").write_text('{"format": 1, "requires": []}')
+    with pytest.raises(ValueError, match="it lacks dtype, endpoints, model"):
+        load_servable(tmp_path)
     (tmp_path / "model_card.json").write_text('{"format": 2, "requires": []}')
     with pytest.raises(ValueError, match="has format 2"):
         load_servable(tmp_path)
@@ -362,7 +385,7 @@ def test_an_input_that_is_too_long_is_an_error(tmp_path):
     export_servable(model, tmp_path / "a", max_length=4, max_input_length=7)
     front = load_servable(tmp_path / "a")
     assert front.translate("abcdef") == model.translate("abcdef", max_length=4)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="too many tokens.*at most 7"):
+    with pytest.raises(ValueError, match="^An input has too many tokens.*at most 7"):
         front.translate(["a", "abcdefg"])
     assert front.translate("abcdef") == model.translate("abcdef", max_length=4)
 
@@ -400,6 +423,9 @@ def test_options_and_saved_models(tmp_path):
     front = load_servable(tmp_path / "a")
     drawn = front.generate(["abc"] * 20)
     assert len(set(drawn)) > 1 and drawn == front.generate(["abc"] * 20)
+    export_servable(model, tmp_path / "b", 2, LENGTH, None, {"temperature": 0.7})
+    front_b = load_servable(tmp_path / "b")  # without a seed each call draws anew
+    assert front_b.generate(["abc"] * 20) != front_b.generate(["abc"] * 20)
     found = front.generate_beam(["abc"])
     expected = model.generate(["abc"], max_length=LENGTH, beam_width=2, num_results=2, **penalty)
     assert [[text for text, _ in row] for row in found] == expected

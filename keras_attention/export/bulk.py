@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 from pathlib import Path
 
 from keras_attention.text.files import DataError, read_lines
@@ -11,7 +10,7 @@ from keras_attention.text.files import DataError, read_lines
 CHUNKS = 8  # batches between two writes
 
 
-def answer_lines(ask, lines, batch_size, place=""):
+def answer_lines(ask, lines, batch_size, where):
     """The answers to lines, each of one line; what can not be asked is named.
 
     Args:
@@ -19,40 +18,40 @@ def answer_lines(ask, lines, batch_size, place=""):
             are a tensor `[B]`.)
         lines: list of str.
         batch_size: how many go through the model at a time.
-        place: what error messages call the source of the lines, with "{}" for the number.
+        where: function from the place of a line, from 0, to what error messages call it.
 
     Returns:
         A list of str without line ends; a line end in an answer becomes a space.
 
     Raises:
-        DataError: if the model raises an error for a line.
+        DataError: if the model raises an error for a line. Its `answers` are those to the lines
+            before it.
     """
-    import tensorflow as tf
-
     try:
         answers = ask(lines, batch_size=batch_size)
-    except tf.errors.InvalidArgumentError as error:
-        for number, line in enumerate(lines):
+    except ValueError as error:
+        answers = []
+        for place, line in enumerate(lines):
             try:
-                ask([line], batch_size=1)
-            except tf.errors.InvalidArgumentError as own:
-                raise DataError(f"{place.format(number)}{first_line(own)}") from None
-        raise DataError(first_line(error)) from None
+                answers += ask([line], batch_size=1)
+            except ValueError as own:
+                found = DataError(f"{where(place)}: {own}")
+                found.answers = _in_lines(answers)
+                raise found from None
+        raise error
+    return _in_lines(answers)
+
+
+def _in_lines(answers):
     return [" ".join(answer.splitlines()) for answer in answers]
-
-
-def first_line(error):
-    """What a TensorFlow error says, without the graph's account of where."""
-    lines = [x for x in str(error.message).splitlines() if x and x != "Graph execution error:"]
-    found = re.search(r"assertion failed: \[(.*?)\]", str(error.message))
-    return found.group(1) if found else lines[0]
 
 
 def answer_file(ask, model_path, source, target, batch_size=64, progress=None):
     """Answers each line of a file in a line of another.
 
-    What is done so far lies in `target` + ".part": killed and started again, it goes on from there.
-    `target` appears when all lines are in it.
+    What is done so far lies in `target` + ".part": stopped and started again, it goes on from
+    there, also if lines that were not reached yet have changed. `target` appears when all lines are
+    in it.
 
     Args:
         ask: as of `answer_lines`.
@@ -66,63 +65,84 @@ def answer_file(ask, model_path, source, target, batch_size=64, progress=None):
 
     Raises:
         FileExistsError: if `target` exists.
+        FileNotFoundError: if the source, or the folder of the target, does not exist.
         DataError: if the source can not be read, a line can not be asked, or what is done so far
-            is of another source, model or kind of output.
+            is of another source, model or kind of output. Lines before it stay done.
     """
     target = Path(target)
     if target.exists():
-        raise FileExistsError(f"{target} exists already.")
+        raise FileExistsError(f"{target} exists already. Give another --output, or remove it.")
+    if not target.absolute().parent.is_dir():
+        raise FileNotFoundError(f"The folder {target.absolute().parent} does not exist.")
     lines = read_lines(source)
-    part, made_of = (target.with_name(target.name + end) for end in (".part", ".part.json"))
-    fingerprint = {
-        "source": _hash(*lines),
-        "model": _hash((Path(model_path) / "model_card.json").read_text("utf-8")),
-        "output": getattr(ask, "__name__", ""),
-    }
-    done = _resume(part, made_of, fingerprint)
-    with open(part, "ab") as file:
-        for first in range(done, len(lines), CHUNKS * batch_size):
-            some = lines[first : first + CHUNKS * batch_size]
-            answers = answer_lines(ask, some, batch_size, _Place(source, first))
+    work = _Work(target, lines, (Path(model_path) / "model_card.json").read_text("utf-8"), ask)
+    already = done = work.resume()
+    while done < len(lines):
+        some = lines[done : done + CHUNKS * batch_size]
+        try:
+            answers = answer_lines(
+                ask, some, batch_size, lambda n, first=done: f"{source}, line {first + n + 1}"
+            )
+        except DataError as error:
+            work.write(error.answers, done + len(error.answers))
+            raise
+        done += len(some)
+        work.write(answers, done)
+        if progress:
+            progress(done, len(lines))
+    work.finish()
+    return already
+
+
+class _Work:
+    """What is done so far: answers in one file, and in another what they are answers to."""
+
+    def __init__(self, target, lines, card, ask):
+        self.target, self.lines = target, lines
+        self.part, self.notes = (target.with_name(target.name + x) for x in (".part", ".part.json"))
+        self.made_of = {"model": _hash([card]), "output": getattr(ask, "__name__", "")}
+
+    def resume(self):
+        """The number of lines done; the part is cut behind them, or begun."""
+        if not self.part.exists():
+            self.write([], 0)
+            return 0
+        try:
+            before = dict(json.loads(self.notes.read_text("utf-8")))
+            done = int(before["lines"])
+        except (OSError, ValueError, TypeError, KeyError):
+            raise DataError(
+                f"{self.part} can not be gone on with: {self.notes} is missing or damaged. Delete "
+                "both to begin anew."
+            ) from None
+        for name, value in {**self.made_of, "source": _hash(self.lines[:done])}.items():
+            if before.get(name) != value:
+                raise DataError(
+                    f"{self.part} holds lines made with another {name}. Delete it to begin anew."
+                )
+        content = self.part.read_bytes()
+        ends = [place for place, byte in enumerate(content) if byte == 10]
+        os.truncate(self.part, ends[done - 1] + 1 if done else 0)
+        return done
+
+    def write(self, answers, done):
+        """Puts answers behind those there, and notes how many lines are done."""
+        with open(self.part, "ab") as file:
             file.write("".join(answer + "\n" for answer in answers).encode("utf-8"))
             file.flush()
             os.fsync(file.fileno())
-            if progress:
-                progress(first + len(some), len(lines))
-    os.replace(part, target)
-    made_of.unlink()
-    return done
+        notes = {**self.made_of, "lines": done, "source": _hash(self.lines[:done])}
+        new = self.notes.with_name(self.notes.name + ".new")
+        new.write_text(json.dumps(notes), "utf-8")
+        os.replace(new, self.notes)
+
+    def finish(self):
+        os.replace(self.part, self.target)
+        self.notes.unlink()
 
 
-class _Place:
-    """What an error calls line n of the lines from `first` on."""
-
-    def __init__(self, path, first):
-        self.path, self.first = path, first
-
-    def format(self, number):
-        return f"{self.path}, line {self.first + number + 1}: "
-
-
-def _hash(*texts):
+def _hash(texts):
     digest = hashlib.sha256()
     for text in texts:
         digest.update(text.encode("utf-8") + b"\n")
     return digest.hexdigest()
-
-
-def _resume(part, made_of, fingerprint):
-    """The number of whole lines in `part`, which is cut behind them, or begun."""
-    if part.exists():
-        before = json.loads(made_of.read_text("utf-8")) if made_of.exists() else {}
-        for name, value in fingerprint.items():
-            if before.get(name) != value:
-                raise DataError(
-                    f"{part} holds lines made with another {name}. Delete it to begin anew."
-                )
-        content = part.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        os.truncate(part, whole)
-        return content[:whole].count(b"\n")
-    made_of.write_text(json.dumps(fingerprint), "utf-8")
-    return 0

@@ -50,7 +50,7 @@ def model_card(model, settings, loaded, checked, command=None, metrics=None):
             "dtype": model.dtype_policy.name,
             "config": {name: x for name, x in config.items() if name not in tokenizers},
             "tokenizers": tokenizers,
-            "search": settings._asdict(),
+            "search": settings._replace(search_options=_plain_options(settings))._asdict(),
             "endpoints": {
                 name: {
                     "inputs": _tensors(signature.structured_input_signature[1]),
@@ -94,6 +94,12 @@ def tokenizers_of(model):
     if isinstance(model, CausalLM):
         return {"tokenizer": model.tokenizer}
     return {"source": model.inference.source, "target": model.inference.target}
+
+
+def _plain_options(settings):
+    """The options without a generator of seeds, which stands for none."""
+    options = settings.search_options
+    return {k: x for k, x in options.items() if not isinstance(x, keras.random.SeedGenerator)}
 
 
 def _tokenizer(tokenizer):

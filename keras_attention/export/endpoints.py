@@ -2,11 +2,12 @@
 
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from keras_attention.checks import check_positive
 from keras_attention.models.language_model import CausalLM
-from keras_attention.models.searches import choose_search
+from keras_attention.models.searches import SAMPLING, choose_search
 from keras_attention.models.translator import Translator
 
 
@@ -86,6 +87,8 @@ def settings_for(
             f"{max_input_length + max_length - 1} positions. The model has {positions}."
         )
     beam_options["num_results"] = beam_width
+    if set(SAMPLING) & set(search_options) and search_options.get("seed") is None:
+        search_options["seed"] = keras.random.SeedGenerator()  # each call draws anew
     return Settings(max_length, max_input_length, beam_width, search_options, beam_options)
 
 

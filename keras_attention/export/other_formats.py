@@ -7,6 +7,7 @@ from keras_attention.blockwise.choice import all_at_once
 from keras_attention.export.endpoints import input_size
 from keras_attention.export.saved_model import endpoints_of
 from keras_attention.models.language_model import CausalLM
+from keras_attention.models.searches import SAMPLING
 from keras_attention.text import END, PAD, START
 
 ENDPOINTS = ("serve_tokens", "encode", "step", "forward")
@@ -31,6 +32,11 @@ def plain_function(model, settings, endpoint, fixed=None):
     if endpoint not in ENDPOINTS:
         raise ValueError(
             f"`endpoint` must be one of {', '.join(ENDPOINTS)}. Received: {endpoint!r}."
+        )
+    drawn = [name for name in SAMPLING if name in settings.search_options]
+    if drawn:
+        raise ValueError(
+            f"`search_options`: only greedy search goes into other formats. Received: {drawn}."
         )
     with all_at_once():
         (found,) = (x for x in endpoints_of(model, settings) if x.name == endpoint)

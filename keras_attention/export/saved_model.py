@@ -2,6 +2,8 @@
 
 import json
 
+import keras
+
 from keras_attention.export.converters import check_backend, quiet
 from keras_attention.export.servable import CARD
 from keras_attention.export.whole import whole
@@ -93,14 +95,19 @@ def export_servable(
         model, max_length, max_input_length, beam_width, search_options, beam_options
     )
     metrics = check_metrics(metrics)
-    with whole(path, overwrite) as folder:
-        _write(model, endpoints_of(model, settings), folder)
+    with whole(path, overwrite, is_export) as folder:
+        _write(model, settings, folder)
         loaded = tf.saved_model.load(str(folder))
         tolerance = 1e-3 if model.compute_dtype in ("float32", "float64") else 0.1
         checked = compare(loaded, model, settings, examples, tolerance)
         card = model_card(model, settings, loaded, checked, command, metrics)
         (folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False), "utf-8")
     return card
+
+
+def is_export(path):
+    """Whether a SavedModel, with whatever inputs `[B, S]`, or an empty folder is there."""
+    return path.is_dir() and ((path / "saved_model.pb").is_file() or not any(path.iterdir()))
 
 
 def endpoints_of(model, settings):
@@ -121,17 +128,20 @@ def endpoints_of(model, settings):
     return make(model, settings)
 
 
-def _write(model, endpoints, folder):
+def _write(model, settings, folder):
     """(`keras.export.ExportArchive` would trace each function twice: searches are large.)"""
     import tensorflow as tf
 
     module = tf.Module()
     module.weights = [variable.value for variable in model.variables]  # without the optimizer's
+    seed = settings.search_options.get("seed")
+    if isinstance(seed, keras.random.SeedGenerator):
+        module.seed = seed.state.value
     signatures = {
         name: tf.function(
             function, input_signature=list(inputs), autograph=False
         ).get_concrete_function()
-        for name, function, inputs in endpoints
+        for name, function, inputs in endpoints_of(model, settings)
     }
     if "serving_default" not in signatures:
         signatures["serving_default"] = signatures["serve_tokens"]

@@ -5,6 +5,8 @@ these are not wanted, this file can be copied and used by itself.
 """
 
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +14,8 @@ import numpy as np
 
 CARD = "model_card.json"
 FORMAT = 1
+KEYS = {"model", "parameters", "dtype", "written", "versions", "requires", "tokenizers"}
+KEYS |= {"endpoints"}
 
 
 class Alignment(NamedTuple):
@@ -54,7 +58,18 @@ def read_card(path):
         raise ValueError(f"{path / CARD} is no model card: {error!r}.") from None
     if version != FORMAT:
         raise ValueError(f"{path / CARD} has format {version}; this version reads {FORMAT}.")
+    missing = sorted(KEYS - set(card))
+    if missing:
+        raise ValueError(f"{path / CARD} is no model card: it lacks {', '.join(missing)}.")
     return card
+
+
+def what(error):
+    """What an error of TensorFlow says, in one line, without where in the graph it was."""
+    text = str(getattr(error, "message", error))
+    asserted = re.search(r"assertion failed: \[(.*?)\]", text)
+    lines = [x for x in text.splitlines() if x.strip() and x != "Graph execution error:"]
+    return asserted.group(1) if asserted else (lines or [type(error).__name__])[0][:300]
 
 
 class Servable:
@@ -83,7 +98,12 @@ class Servable:
         if "tensorflow_text" in self.card["requires"]:
             import tensorflow_text  # noqa: F401  (registers its operations)
 
-        self.model = tf.saved_model.load(str(path))
+        try:
+            self.model = tf.saved_model.load(str(path))
+        except Exception as error:  # (of many classes)
+            raise ValueError(
+                f"{path} can not be loaded, it may be damaged: {what(error)}"
+            ) from None
 
     def translate(self, texts, batch_size=64):
         """The best output for each text.
@@ -96,8 +116,8 @@ class Servable:
             A list of str in the order of the texts; for one str, one.
 
         Raises:
-            ValueError: if the model continues texts (see `generate`) or takes ids only, or an item
-                is no str.
+            ValueError: if the model continues texts (see `generate`) or takes ids only, an item is
+                no str, or one has more tokens than the model takes.
         """
         return self._texts("serving_default", "translation", texts, batch_size)
 
@@ -158,6 +178,10 @@ class Servable:
                 f"The endpoint `{endpoint}` of this model gives no `{key}`. It gives {gives}."
             )
         single = isinstance(texts, str)
+        if not single and not isinstance(texts, Iterable) or isinstance(texts, bytes):
+            raise ValueError(f"texts must be a str or a list of str. Received: {texts!r}.")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size must be a positive integer. Received: {batch_size!r}.")
         texts = [texts] if single else list(texts)
         for place, text in enumerate(texts):
             if not isinstance(text, str):
@@ -175,7 +199,11 @@ class Servable:
 def _call(signature, array):
     import tensorflow as tf
 
-    return {name: x.numpy() for name, x in signature(text=tf.constant(array)).items()}
+    try:
+        found = signature(text=tf.constant(array))
+    except tf.errors.InvalidArgumentError as error:
+        raise ValueError(what(error)) from None
+    return {name: x.numpy() for name, x in found.items()}
 
 
 def _outputs(outputs, key):
