@@ -362,9 +362,9 @@ def test_exported_without_lengths(rng, monkeypatch, tmp_path):
     model.export(tmp_path / "model", verbose=False)
     loaded = tf.saved_model.load(str(tmp_path / "model"))
     served = loaded.serve
-    operations = served.get_concrete_function(tf.zeros((1, 2, 8))).graph.as_graph_def()
-    kinds = {node.op for function in operations.library.function for node in function.node_def}
-    assert {"If", "StatelessIf"} & kinds and {"While", "StatelessWhile"} & kinds
+    graph = str(served.get_concrete_function(tf.zeros((1, 2, 8))).graph.as_graph_def())
+    for kind in ("If", "While"):
+        assert f'op: "{kind}"' in graph or f'op: "Stateless{kind}"' in graph
     monkeypatch.setattr(attending, "MOST_AT_ONCE", 1 << 40)
     for batch, steps in ((2, 3), (2, 11), (2, 40), (0, 11), (2, 0)):
         x = rng.normal(size=(batch, steps, 8)).astype("float32")

@@ -434,10 +434,23 @@ def test_options_and_saved_models(tmp_path):
 @pytest.mark.slow
 def test_subwords(tmp_path):
     texts = ["the cat sat on the mat", "the dog sat on the log", "cats and dogs"] * 5
-    words = SubwordTokenizer.fit(texts, vocabulary_size=40)
+    words = SubwordTokenizer.fit(texts, vocabulary_size=20)
     model = seq2seq(words, words, units=8)
     card = export_servable(model, tmp_path / "a", WIDTH, LENGTH)
     assert card["requires"] == ["tensorflow", "tensorflow_text"]
     assert load_servable(tmp_path / "a").translate(texts[:3]) == model.translate(
         texts[:3], max_length=LENGTH
     )
+
+
+def test_distances():
+    """In any precision by size, and exactly for what is no floating-point number."""
+    half = np.asarray(tf.constant([1.0, 200.0], "bfloat16"))
+    more = np.asarray(tf.constant([1.0, 202.0], "bfloat16"))
+    assert comparison.distance(half, half) == 0
+    np.testing.assert_allclose(comparison.distance(more, half), 0.01)
+    assert comparison.distance(np.array([-np.inf, 1.5]), np.array([-np.inf, 1.0])) == 0.5
+    assert not comparison.distance(np.array([np.nan]), np.array([1.0])) <= 1
+    assert comparison.distance(np.array([1, 2]), np.array([1, 3])) == np.inf
+    assert comparison.distance(np.array(["a"], object), np.array(["a"], object)) == 0
+    assert comparison.distance(np.zeros((2, 1)), np.zeros(2)) == np.inf

@@ -32,6 +32,23 @@ def compare(loaded, model, settings, examples=None, tolerance=1e-3):
     return _Comparison(loaded, model, settings, tolerance).run(examples)
 
 
+def distance(found, expected):
+    """How far arrays are apart at most, relative to the expected numbers where these are above 1.
+
+    Args:
+        found, expected: arrays, e.g. logits `[B, T, V]`, in any precision.
+
+    Returns:
+        A number: infinite if shapes, or values that are no floating-point numbers, differ.
+    """
+    if found.shape != expected.shape or found.dtype.kind in "iubOSU":
+        return 0.0 if np.array_equal(found, expected) else float("inf")
+    found, expected = found.astype("float64"), expected.astype("float64")
+    with np.errstate(invalid="ignore"):  # -inf and -inf are the same
+        gap = np.abs(found - expected) / np.maximum(1, np.abs(expected))
+    return float(np.max(np.where(found == expected, 0, gap), initial=0))
+
+
 class _Comparison:
     def __init__(self, loaded, model, settings, tolerance):
         self.loaded, self.model, self.settings = loaded, model, settings
@@ -63,20 +80,13 @@ class _Comparison:
     def same(self, endpoint, found, expected, asked):
         """Raises unless both are equal: numbers within the tolerance, all else exactly."""
         found, expected = np.asarray(found), np.asarray(expected)
-        if found.shape == expected.shape and found.dtype.kind == "f":
-            found, expected = (x.astype("float64") for x in (found, expected))
-            with np.errstate(invalid="ignore"):  # -inf and -inf are the same
-                gap = np.abs(found - expected) / np.maximum(1, np.abs(expected))
-            gap = float(np.max(np.where(found == expected, 0, gap), initial=0))
-            equal = gap <= self.tolerance
-            self.gap = max(self.gap, gap)
-        else:
-            equal = np.array_equal(found, expected)
-        if not equal:
+        gap = distance(found, expected)
+        if not gap <= self.tolerance:
             raise RuntimeError(
                 f"The exported endpoint `{endpoint}` does not give what the model gives for "
                 f"{asked!r}: {found.tolist()!r:.300} instead of {expected.tolist()!r:.300}."
             )
+        self.gap = max(self.gap, gap)
 
     def default_texts(self):
         """Two texts of tokens in the vocabulary."""
@@ -172,7 +182,7 @@ class _Comparison:
         exact = self.model.compute_dtype in ("float32", "float64")
         for _ in range(min(STEPS if exact else 1, expected.shape[1])):
             found = self.ask("step", token=token, **encoded)
-            logits = np.array(found.pop("logits"), "float32")
+            logits = found.pop("logits").numpy().astype("float32")
             logits[:, [PAD, START]] = -np.inf
             token = tf.constant(np.where(ended, PAD, np.argmax(logits, -1)), "int32")
             rows.append(token.numpy())

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_attention.export.endpoints import Endpoint, checked_length, spec, until_last_end
+from keras_attention.export.endpoints import Endpoint, checked_length, spec, tokens_and_scores
 from keras_attention.export.steps import step_endpoints
 from keras_attention.text import PAD, START
 
@@ -35,10 +35,6 @@ def continuing_endpoints(model, settings):
         options = {"beam_width": settings.beam_width, **settings.beam_options}
         return model.search(ids, settings.max_length, grow_cache=True, **options)
 
-    def answer(found):
-        steps = until_last_end(found.lengths, found.ids)
-        return {"tokens": found.ids[..., :steps], "score": found.scores}
-
     def encode(ids):
         token, state = model.start(ids)
         return {"token": token, "state": state}
@@ -49,7 +45,7 @@ def continuing_endpoints(model, settings):
 
     def serve(text, search=search):
         prompt = left_padded(model.tokenizer.encode(text))
-        outputs = answer(search(prompt))
+        outputs = tokens_and_scores(search(prompt))
         tokens = outputs["tokens"]
         if tokens.shape.rank == 3:
             shape = tf.concat([tf.shape(tokens)[:2], tf.shape(prompt)[1:]], 0)
@@ -58,12 +54,15 @@ def continuing_endpoints(model, settings):
 
     ids, text = spec("ids"), spec("text", "string", (None,))
     asked_for_ids = [
-        Endpoint("serve_tokens", lambda ids: answer(search(ids)), (ids,)),
+        Endpoint("serve_tokens", lambda ids: tokens_and_scores(search(ids)), (ids,)),
         *step_endpoints(encode, step, "ids", lambda ids: checked_length(ids, limit)),
         Endpoint("forward", lambda ids: {"logits": model(ids, training=False)}, (ids,)),
     ]
     if model.tokenizer is None:
-        return [*asked_for_ids, Endpoint("beam", lambda ids: answer(beam_search(ids)), (ids,))]
+        return [
+            *asked_for_ids,
+            Endpoint("beam", lambda ids: tokens_and_scores(beam_search(ids)), (ids,)),
+        ]
     return [
         Endpoint("serving_default", lambda text: serve(text), (text,)),
         Endpoint("beam", lambda text: serve(text, beam_search), (text,)),

@@ -134,12 +134,24 @@ def checked_length(ids, limit):
         return tf.identity(ids)
 
 
-def until_last_end(lengths, ids):
-    """How many steps of ids `[B, L]` are in use, the end of the longest of them included."""
+def tokens_and_scores(found, empty=None):
+    """What every endpoint that searches gives: tokens up to the end of the longest, and scores.
+
+    Args:
+        found: a `SearchResult` or `BeamResult`, ids `[B, L]` or `[B, K, L]`.
+        empty: `[B]`, True for inputs with nothing to read, whose output is empty; or None.
+
+    Returns:
+        A dictionary of "tokens" and "score".
+    """
     import tensorflow as tf
 
+    ids, lengths, scores = found.ids, found.lengths, found.scores
+    if empty is not None:
+        ids, lengths, scores = (silenced(x, empty) for x in (ids, lengths, scores))
     longest = tf.maximum(tf.reduce_max(lengths), 0)  # of an empty batch it is negative
-    return tf.minimum(longest + 1, tf.shape(ids)[-1])
+    steps = tf.minimum(longest + 1, tf.shape(ids)[-1])
+    return {"tokens": ids[..., :steps], "score": scores}
 
 
 def spec(name, dtype="int32", shape=(None, None)):

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.blockwise.choice import all_at_once
+from keras_attention.export.comparison import distance
 from keras_attention.export.endpoints import input_size
 from keras_attention.export.saved_model import endpoints_of
 from keras_attention.models.language_model import CausalLM
@@ -116,11 +117,7 @@ def largest_difference(found, expected, asked, tolerance, what):
     worst = 0.0
     for name, wanted in expected.items():
         got, wanted = np.asarray(found[name]), np.asarray(wanted)
-        if got.shape == wanted.shape and wanted.dtype.kind == "f":
-            gap = np.abs(got.astype("float64") - wanted) / np.maximum(1, np.abs(wanted))
-            gap = float(np.max(np.where(got == wanted, 0, gap), initial=0))
-        else:
-            gap = 0.0 if np.array_equal(got, wanted) else np.inf
+        gap = distance(got, wanted)
         if not gap <= tolerance:
             shown = f"{got.tolist()!r:.200} instead of {wanted.tolist()!r:.200}"
             raise RuntimeError(

@@ -8,7 +8,7 @@ from keras_attention.export.endpoints import (
     checked_length,
     silenced,
     spec,
-    until_last_end,
+    tokens_and_scores,
 )
 from keras_attention.export.steps import step_endpoints
 from keras_attention.text import END, PAD
@@ -45,16 +45,6 @@ def translating_endpoints(model, settings):
     def beam_search(ids):
         return search(ids, settings.beam_width, **settings.beam_options)
 
-    def serve_tokens(source):
-        found = best(source)
-        steps = until_last_end(found.lengths, found.ids)
-        return {"tokens": found.ids[:, :steps], "score": found.scores}
-
-    def beam_tokens(source):
-        found = beam_search(source)
-        steps = until_last_end(found.lengths, found.ids)
-        return {"tokens": found.ids[..., :steps], "score": found.scores}
-
     def encode(source):
         memory, state = inference.encode(source)
         return {"memory": memory, "state": state}
@@ -69,15 +59,16 @@ def translating_endpoints(model, settings):
 
     source, text = spec("source"), spec("text", "string", (None,))
     asked_for_ids = [
-        Endpoint("serve_tokens", serve_tokens, (source,)),
+        Endpoint("serve_tokens", lambda source: tokens_and_scores(best(source)), (source,)),
         *step_endpoints(encode, step, "source", lambda ids: checked_length(ids, limit)),
         Endpoint("forward", forward, (source, spec("target"))),
     ]
     if inference.source is None or inference.target is None:
-        return [*asked_for_ids, Endpoint("beam", beam_tokens, (source,))]
+        beam = Endpoint("beam", lambda source: tokens_and_scores(beam_search(source)), (source,))
+        return [*asked_for_ids, beam]
     return [
-        Endpoint("serving_default", _text_to_text(inference, best), (text,)),
-        Endpoint("beam", _text_to_texts(inference, beam_search), (text,)),
+        Endpoint("serving_default", _text_to_text(inference, best, details=True), (text,)),
+        Endpoint("beam", _text_to_text(inference, beam_search), (text,)),
         *asked_for_ids,
     ]
 
@@ -88,21 +79,20 @@ def _read(inference, text):
     return ids, ops.logical_not(ops.any(ids > END, axis=1))
 
 
-def _text_to_text(inference, search):
+def _text_to_text(inference, search, details=False):
+    """A function of texts; with details it tells the tokens by name, and their attention."""
+
     def serve(text):
         source, empty = _read(inference, text)
-        found = search(source, alignments=True)
-        lengths = silenced(found.lengths, empty)
-        steps = until_last_end(lengths, found.ids)
-        tokens = silenced(found.ids, empty)[:, :steps]
-        outputs = {
-            "translation": inference.target.decode(tokens),
-            "score": silenced(found.scores, empty),
-            "tokens": tokens,
-            "target_tokens": _names(inference.target, tokens),
-            "source_tokens": _names(inference.source, source),
-        }
+        found = search(source, alignments=True) if details else search(source)
+        outputs = tokens_and_scores(found, empty)
+        tokens = outputs["tokens"]
+        outputs["translation"] = inference.target.decode(tokens)
+        if details:
+            outputs["target_tokens"] = _names(inference.target, tokens)
+            outputs["source_tokens"] = _names(inference.source, source)
         if found.attention_scores is not None:
+            steps = tf.shape(tokens)[1]
             outputs["attention"] = silenced(found.attention_scores, empty)[:, :steps]
         return outputs
 
@@ -112,18 +102,3 @@ def _text_to_text(inference, search):
 def _names(tokenizer, ids):
     """The text of each token, "" for padding."""
     return tf.where(ids == PAD, "", tokenizer.tokens_of(ids))
-
-
-def _text_to_texts(inference, search):
-    def serve(text):
-        source, empty = _read(inference, text)
-        found = search(source)
-        steps = until_last_end(silenced(found.lengths, empty), found.ids)
-        tokens = silenced(found.ids, empty)[..., :steps]
-        return {
-            "translation": inference.target.decode(tokens),
-            "score": silenced(found.scores, empty),
-            "tokens": tokens,
-        }
-
-    return serve
