@@ -6,6 +6,15 @@ import sys
 from pathlib import Path
 
 FORMATS = ("savedmodel", "onnx", "litert")
+# Of options of `export` that do not go with all of them.
+FORMATS_OF = {
+    "endpoint": ("onnx", "litert"),
+    "int8": ("litert",),
+    "beam_width": ("savedmodel",),
+    "max_input_length": ("savedmodel",),
+    "beam_option": ("savedmodel",),
+    "metrics": ("savedmodel",),
+}
 
 
 class OneLineErrors(argparse.ArgumentParser):
@@ -36,7 +45,7 @@ def make_parser():
     parser = OneLineErrors(
         prog="keras-attention",
         description="Exports models of keras_attention, and uses what was exported.",
-        epilog="Exit status: 0, or 1 after an error, or 2 for arguments that can not be read. "
+        epilog="Exit status: 0, or 1 after an error, or 2 for arguments that are wrong. "
         "TensorFlow's notes on standard error become fewer with TF_CPP_MIN_LOG_LEVEL=3.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -51,9 +60,9 @@ def make_parser():
     add("path", type=Path, metavar="OUT", help="the folder, or file, to write")
     add("--format", choices=FORMATS, default="savedmodel",
         help="onnx, litert: one endpoint as a file, for ids (default: savedmodel)")  # fmt: skip
-    add("--endpoint", default="serve_tokens", help="of onnx and litert (default: serve_tokens)")
+    add("--endpoint", help="of onnx and litert (default: serve_tokens)")
     add("--int8", action="store_true", help="of litert: matrices in 8 bits")
-    add("--beam-width", type=positive, default=4, help="of the endpoint beam (default: 4)")
+    add("--beam-width", type=positive, help="of the endpoint beam (default: 4)")
     add("--max-length", type=positive, help="most tokens of an output (default: 128, if possible)")
     add("--max-input-length", type=positive, help="most tokens of an input (default: any number)")
     add("--option", type=option, action="append", metavar="NAME=VALUE", default=[],
@@ -85,19 +94,23 @@ def make_parser():
     return parser
 
 
+def wrong_together(options):
+    """What is wrong with options that are right by themselves, or None."""
+    if options.command == "export":
+        for name, formats in FORMATS_OF.items():
+            if getattr(options, name) not in (None, False, []) and options.format not in formats:
+                return f"--{name.replace('_', '-')} goes with --format {' or '.join(formats)}"
+    if options.command == "run":
+        if options.output and not options.input:
+            return "--output goes with --input, the file of lines to ask"
+        if options.text and options.input:
+            return "--text and --input exclude each other"
+    return None
+
+
 def export(options):
     import keras
 
-    if options.int8 and options.format != "litert":
-        raise ValueError("--int8 goes with --format litert")
-    of_folders = {
-        "--max-input-length": options.max_input_length,
-        "--beam-option": options.beam_option,
-        "--metrics": options.metrics,
-    }
-    for name, given in of_folders.items():
-        if given and options.format != "savedmodel":
-            raise ValueError(f"{name} goes with --format savedmodel")
     if not options.model.is_file():
         raise FileNotFoundError(f"no such file: {options.model}")
     try:
@@ -118,7 +131,7 @@ def export_file(model, options, _):
     from keras_attention.export.onnx_file import export_onnx
 
     common = {
-        "endpoint": options.endpoint,
+        "endpoint": "serve_tokens" if options.endpoint is None else options.endpoint,
         "max_length": options.max_length,
         "search_options": dict(options.option),
         "overwrite": options.overwrite,
@@ -138,7 +151,7 @@ def export_folder(model, options, metrics):
     card = export_servable(
         model,
         options.path,
-        options.beam_width,
+        4 if options.beam_width is None else options.beam_width,
         options.max_length,
         options.max_input_length,
         dict(options.option),
@@ -153,10 +166,6 @@ def export_folder(model, options, metrics):
 def run(options):
     from keras_attention.export.bulk import answer_file, answer_lines
 
-    if options.output and not options.input:
-        raise ValueError("--output goes with --input, the file of lines to ask")
-    if options.text and options.input:
-        raise ValueError("--text and --input exclude each other")
     ask = _asking(_load(options.path), options.beam)
     if options.output:
         bar = _progress_bar()
@@ -262,10 +271,15 @@ def main(arguments=None):
     Returns:
         The exit status: 0, or 1 after an error that was printed to standard error.
 
+    Raises:
+        SystemExit: of status 2, for arguments that can not be read or do not go together.
+
     Example: `main(["inspect", "build/model"])`
     """
     parser = make_parser()
     options = parser.parse_args(arguments)
+    if wrong := wrong_together(options):
+        parser.error(wrong)
     try:
         options.function(options)
     except KeyboardInterrupt:

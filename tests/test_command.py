@@ -50,6 +50,18 @@ def test_export_in_other_formats(trained, tmp_path, capsys):
         assert (tmp_path / name).stat().st_size > 1000
 
 
+@pytest.mark.parametrize(
+    "name, message",
+    [("a.onnx", "is an ONNX file: open it in onnxr"), ("a.tflite", "is a LiteRT file: open it in")],
+)
+def test_files_of_other_formats_are_told_apart(tmp_path, capsys, name, message):
+    (tmp_path / name).touch()
+    for arguments in (["inspect"], ["run", "--text", "a"], ["plot", "--text", "a", "-o", "b.png"]):
+        assert main([arguments[0], str(tmp_path / name), *arguments[1:]]) == 1
+        shown = capsys.readouterr().err
+        assert f"{name} {message}" in shown and shown.count("\n") == 1
+
+
 def test_run_on_texts(servable, capsys):
     front, texts = load_servable(servable), ["abc", "", "한국"]
     assert main(["run", servable, "--text", *texts]) == 0
@@ -194,14 +206,7 @@ def test_plot(servable, tmp_path, capsys):
         ("export {t}/model.keras {t}/servable", "exists already"),
         ("export {t}/model.keras {t}/x --option colour=red", "`colour` is no option"),
         ("export {t}/metrics.json {t}/x", "metrics.json can not be loaded as a Keras model"),
-        ("export {t}/model.keras {t}/x --int8", "--int8 goes with --format litert"),
-        (
-            "export {t}/model.keras {t}/x --format onnx --max-input-length 5",
-            "--max-input-length goes with --format savedmodel",
-        ),
         ("run {t} --text a", "holds no SavedModel"),
-        ("run {t}/servable --text a --input {t}/metrics.json", "exclude each other"),
-        ("run {t}/servable --text a --output {t}/x", "--output goes with --input"),
         ("run {t}/servable --input {t}/no.txt", "no such file"),
         ("run {t}/servable --input {t}/model.keras", "line 1: expected UTF-8"),
         ("run {t}/servable --text a " + "b" * 40, "text 2: An input has too many tokens"),
@@ -213,6 +218,9 @@ def test_plot(servable, tmp_path, capsys):
         ("export {t}/model.keras {t} --overwrite", "is nothing that an export wrote"),
         ("export {t}/model.keras {t}/x --metrics {t}/model.keras", "model.keras: "),
         ("inspect {t}", "holds no SavedModel"),
+        ("inspect {t}/nothing", "nothing does not exist"),
+        ("run {t}/model.keras --text a", "model.keras is a Keras model: export it first"),
+        ("inspect {t}/metrics.json", "metrics.json is a file. A folder that `export_servable`"),
         ("plot {t}/servable --text a -o {t}/x.txt", "Received suffix 'txt'"),
     ],
 )
@@ -232,6 +240,29 @@ def test_wrong_arguments_are_status_2(capsys, arguments):
         main(arguments.split())
     assert stopped.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("export a b --int8", "--int8 goes with --format litert"),
+        ("export a b --int8 --format onnx", "--int8 goes with --format litert"),
+        ("export a b --endpoint encode", "--endpoint goes with --format onnx or litert"),
+        ("export a b --format onnx --beam-width 4", "--beam-width goes with --format savedmodel"),
+        ("export a b --format litert --beam-width 5", "--beam-width goes with --format savedmodel"),
+        ("export a b --format onnx --max-input-length 5", "--max-input-length goes with --format"),
+        ("export a b --format onnx --beam-option x=1", "--beam-option goes with --format savedm"),
+        ("export a b --format litert --metrics c", "--metrics goes with --format savedmodel"),
+        ("run a --text b --input c", "--text and --input exclude each other"),
+        ("run a --text b --output c", "--output goes with --input"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_status_2(capsys, arguments, message):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments.split())
+    assert stopped.value.code == 2
+    shown = capsys.readouterr().err
+    assert message in shown and shown.count("\n") == 1
 
 
 def test_as_a_process_with_standard_input(servable):

@@ -16,6 +16,11 @@ CARD = "model_card.json"
 FORMAT = 1
 KEYS = {"model", "parameters", "dtype", "written", "versions", "requires", "tokenizers"}
 KEYS |= {"endpoints"}
+OTHER_FILES = {
+    ".onnx": "an ONNX file: open it in onnxruntime",
+    ".tflite": "a LiteRT file: open it in ai_edge_litert.interpreter.Interpreter",
+    ".keras": "a Keras model: export it first, or open it with keras.saving.load_model",
+}
 
 
 class Alignment(NamedTuple):
@@ -47,6 +52,13 @@ def read_card(path):
         FileNotFoundError, ValueError: as `Servable`.
     """
     path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist.")
+    if not path.is_dir():
+        kind = OTHER_FILES.get(path.suffix.lower(), "a file")
+        raise FileNotFoundError(
+            f"{path} is {kind}. A folder that `export_servable` wrote is expected here."
+        )
     if not (path / "saved_model.pb").is_file():
         raise FileNotFoundError(f"{path} holds no SavedModel (no saved_model.pb).")
     if not (path / CARD).is_file():
