@@ -34,7 +34,7 @@ setup(
     license_files=["LICENSE"],
     packages=find_packages(include=["keras_attention", "keras_attention.*"]),
     entry_points={"console_scripts": ["keras-attention = keras_attention.command:main"]},
-    package_data={"keras_attention": ["py.typed"]},
+    package_data={"keras_attention": ["py.typed", "visualize/attention_view.*"]},
     # The bounds are the versions that the tests ran on.
     python_requires=">=3.11,<3.14",
     install_requires=["keras>=3.15,<3.16", "tensorflow>=2.21,<2.22", "numpy>=2"],

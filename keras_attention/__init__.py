@@ -112,7 +112,7 @@ from keras_attention.text import (
     SubwordTokenizer,
     WordTokenizer,
 )
-from keras_attention.visualize import alignment_text, plot_alignment
+from keras_attention.visualize import alignment_text, attention_page, plot_alignment
 
 __all__ = [
     "attend",
@@ -171,6 +171,7 @@ __all__ = [
     "SubwordTokenizer",
     "WordTokenizer",
     "alignment_text",
+    "attention_page",
     "plot_alignment",
     "AverageCheckpoints",
     "average_weights",

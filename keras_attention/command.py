@@ -90,7 +90,8 @@ def make_parser():
     add("path", type=Path, metavar="OUT")
     add("--text", required=True)
     add("-o", "--output", type=Path, required=True, metavar="PICTURE",
-        help="file to write; its suffix says the format: .png, .svg, .pdf")  # fmt: skip
+        help="file to write; its suffix says the format: .png, .svg, .pdf, or .html for a page to "
+        "point at")  # fmt: skip
     return parser
 
 
@@ -244,14 +245,15 @@ def inspect(options):
 
 
 def plot(options):
-    from keras_attention.visualize import plot_alignment
+    from keras_attention.visualize import attention_page, plot_alignment
 
     found = _load(options.path).alignments(options.text)
     if found.attention_scores is None:
         raise ValueError(f"{options.path} is of a model without attention")
     if not found.target_tokens:
         raise ValueError(f"the answer to {options.text!r} is empty: nothing to draw")
-    plot_alignment(
+    draw = attention_page if options.output.suffix.lower() in (".html", ".htm") else plot_alignment
+    draw(
         found.attention_scores,
         found.source_tokens,
         found.target_tokens,

@@ -1,24 +1,20 @@
-"""Alignments as pictures and as text: which source tokens each target token attended to.
+"""Alignments as pictures: which source tokens each target token attended to.
 
-Takes arrays, and writes files. Pictures need matplotlib, which is loaded when one is drawn.
+They need matplotlib, which is loaded when one is drawn.
 """
 
 import math
-import re
-import unicodedata
 from pathlib import Path
 
 import numpy as np
 
-from keras_attention.fonts import code_point, drawable
-from keras_attention.measures import as_weights
+from keras_attention.fonts import drawable
+from keras_attention.visualize.files import check_folder, replacing
+from keras_attention.visualize.labels import check_alignment, label_width
 
 # Inches. Cells shrink with the number of tokens, until labels would no longer be readable; beyond
 # that the picture grows; beyond the last size, only every second, third, ... token has a label.
 LARGEST_CELL, SMALLEST_CELL, COMFORTABLE_SIDE, LARGEST_SIDE = 0.4, 0.08, 16, 24
-LONGEST_LABEL = 24  # columns; what is longer is cut
-SHADES = "·░▒▓█"
-UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, half letters, breaks of lines
 
 
 def plot_alignment(
@@ -85,44 +81,9 @@ def plot_alignment(
         write = figure.suptitle if ax is None else ax.set_title
         write(texts[0], family=families, parse_math=False)
     if path is not None:
-        _save(figure, path, dpi)
+        with replacing(path) as unfinished:
+            figure.savefig(unfinished, format=path.suffix[1:].lower(), dpi=dpi)
     return figure
-
-
-def alignment_text(weights, source, target):
-    """Attention weights as text for a terminal: the darker a cell, the more weight.
-
-    Args:
-        weights: `[T, S]`, an array, tensor or nested list.
-        source: list of S tokens.
-        target: list of T tokens.
-
-    Returns:
-        A string: a line of source tokens, and a line for each target token, with a cell
-        "·", "░", "▒", "▓" or "█" for a weight near 0, 0.25, 0.5, 0.75 or 1.
-
-    Raises:
-        ValueError: as `plot_alignment`.
-
-    Example:
-
-    >>> print(alignment_text(
-    ...     [[0.9, 0.1, 0.0], [0.0, 0.3, 0.7]], ["ich", "komme", "an"], ["I", "arrive"]))
-           ich komme an
-    I      ███ ····· ··
-    arrive ··· ░░░░░ ▓▓
-    """
-    if np.shape(weights) == (0, len(source)) and len(target) == 0:  # an empty output
-        return " ".join(_tokens("source", source))
-    weights, source, target = check_alignment(weights, source, target, ranks=(2,))
-    widths = [max(1, _width(token)) for token in source]
-    margin = max(map(_width, target))
-    lines = [" " * margin + " " + " ".join(source)]
-    for token, row in zip(target, weights, strict=True):
-        levels = np.rint(row.clip(0, 1) * (len(SHADES) - 1)).astype(int)
-        cells = [SHADES[level] * width for level, width in zip(levels, widths, strict=True)]
-        lines.append(token + " " * (margin - _width(token)) + " " + " ".join(cells))
-    return "\n".join(lines)
 
 
 def load_matplotlib():
@@ -141,65 +102,6 @@ def load_matplotlib():
     return Figure
 
 
-# Arguments.
-
-
-def check_alignment(weights, source, target, ranks):
-    """Weights as an array and tokens as visible text, if their numbers fit.
-
-    Args:
-        weights: `[T, S]` or `[N, T, S]`.
-        source: list of S tokens.
-        target: list of T tokens.
-        ranks: the numbers of axes of the weights that are allowed.
-
-    Returns:
-        `(weights, source, target)`.
-
-    Raises:
-        ValueError: if they do not fit, or weights are negative or not finite.
-    """
-    weights = as_weights(weights, ranks)
-    source, target = _tokens("source", source), _tokens("target", target)
-    if weights.shape[-2:] != (len(target), len(source)) or not weights.size:
-        raise ValueError(
-            "`weights` must have a row for each target token and a column for each source token, "
-            f"at least one of each. Received weights of shape {weights.shape}, target of "
-            f"{len(target)} tokens, source of {len(source)} tokens."
-        )
-    return weights, source, target
-
-
-def _tokens(name, tokens):
-    if isinstance(tokens, (str, bytes)):
-        raise ValueError(
-            f"`{name}` must be a list of tokens, e.g. {name}.split() for words or list({name}) "
-            f"for letters. Received: {tokens!r}."
-        )
-    return [_visible(token) for token in tokens]
-
-
-def _visible(token):
-    """A token as text in which spaces and control characters can be seen, and not too long."""
-    text = token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else str(token)
-    text = unicodedata.normalize("NFC", text)
-    text = re.sub("^ +| +$", lambda spaces: "␣" * len(spaces[0]), text)
-    text = "".join(code_point(x) if unicodedata.category(x) in UNSEEN else x for x in text)
-    if _width(text) > LONGEST_LABEL:
-        while _width(text) >= LONGEST_LABEL:
-            text = text[:-1]
-        text += "…"
-    return text
-
-
-def _width(text):
-    """Columns of a text on a terminal: letters of East Asia take two, combining marks none."""
-    return sum(
-        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
-        for letter in text
-    )
-
-
 # Drawing.
 
 
@@ -211,11 +113,11 @@ def _new_figure(figure_class, panels, source, target, title):
     longest = max(rows * len(target), columns * len(source))
     cell = min(LARGEST_CELL, max(COMFORTABLE_SIDE / longest, SMALLEST_CELL), LARGEST_SIDE / longest)
     em = _font_size(cell) / 72
-    beside, above = (0.7 * em * max(map(_width, tokens)) for tokens in (target, source))
+    beside, above = (0.7 * em * max(map(label_width, tokens)) for tokens in (target, source))
     width = columns * (len(source) * cell + beside + 0.4) + 0.8
     height = rows * (len(target) * cell + max(above, 2 * em) + 0.5) + (0.4 if title else 0)
     # A title may be wider than the cells.
-    width = max(width, 2.5, min(0.12 * _width(title or ""), LARGEST_SIDE))
+    width = max(width, 2.5, min(0.12 * label_width(title or ""), LARGEST_SIDE))
     figure = figure_class(figsize=(width, max(height, 2)), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False), cell
 
@@ -227,7 +129,7 @@ def _font_size(cell):
 def _label(axes, source, target, cell, families):
     em = _font_size(cell) / 72
     every = math.ceil(em / cell)
-    upright = 0.7 * em * max(map(_width, source)) < every * cell
+    upright = 0.7 * em * max(map(label_width, source)) < every * cell
     style = {"family": families, "fontsize": _font_size(cell), "parse_math": False}
     axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=2)
     axes.set_xticks(
@@ -270,16 +172,5 @@ def check_format(name, suffix):
 def _check_path(path):
     path = Path(path)
     check_format("path", path.suffix)
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"`path`: there is no folder {str(path.absolute().parent)!r}.")
+    check_folder(path)
     return path
-
-
-def _save(figure, path, dpi):
-    """Writes the file whole or not at all."""
-    unfinished = path.with_name(f".unfinished-{path.name}")
-    try:
-        figure.savefig(unfinished, format=path.suffix[1:].lower(), dpi=dpi)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
