@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -333,6 +334,43 @@ def test_whole(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["a", "old"])
+def test_whole_replaces(tmp_path, name):
+    """Under whatever name."""
+    for text in ("1", "2"):
+        with whole(tmp_path / name, overwrite=True) as file:
+            file.write_text(text)
+    assert (tmp_path / name).read_text() == "2"
+    assert [x.name for x in tmp_path.iterdir()] == [name]
+
+
+def test_what_a_killed_export_left_is_removed(tmp_path):
+    """By the next one to the same target; not what a live process, or another target, has there."""
+    program = (
+        "import os, runpy, signal, sys\n"
+        "with runpy.run_path(sys.argv[1])['whole'](sys.argv[2]) as file:\n"
+        "    file.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    module = HERE.parent / "keras_attention" / "export" / "whole.py"
+    for name in ("a", "b"):
+        done = subprocess.run([sys.executable, "-c", program, module, tmp_path / name])
+        assert done.returncode == -signal.SIGKILL
+    of_a = next(x for x in tmp_path.iterdir() if (x / "a").exists())
+    assert len(list(tmp_path.iterdir())) == 2
+    with whole(tmp_path / "a") as first:
+        assert not of_a.exists()
+        first.write_text("1")
+        with whole(tmp_path / "a") as second:
+            assert first.exists()
+            second.write_text("2")
+    (left,) = (x for x in tmp_path.iterdir() if x.name != "a")
+    assert (left / "b").exists()
+    (left / "b.old").write_text("the only copy")
+    with whole(tmp_path / "b") as file:
+        assert left.exists()
+        file.write_text("3")
+
+
 @pytest.mark.parametrize(
     "kwargs, message",
     [
@@ -400,14 +438,18 @@ def test_more_models(tmp_path, name):
     assert card["compared_with_model"]["texts"] or "ids" in name
 
 
+def in_precision(dtype, make):
+    keras.config.set_dtype_policy(dtype)
+    try:
+        return make()
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_half_precision(tmp_path, dtype):
-    keras.config.set_dtype_policy(dtype)
-    try:
-        model = MODELS["transformer"]()
-    finally:
-        keras.config.set_dtype_policy("float32")
+    model = in_precision(dtype, MODELS["transformer"])
     card = export_servable(model, tmp_path / "a", WIDTH, LENGTH)
     assert card["dtype"] == dtype
 

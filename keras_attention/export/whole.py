@@ -3,7 +3,9 @@
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
+import zlib
 from pathlib import Path
 
 
@@ -33,11 +35,36 @@ def whole(path, overwrite=False, is_like=Path.is_file):
         raise FileExistsError(f"{path} is nothing that an export wrote. It is not overwritten.")
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"The folder {path.absolute().parent} does not exist.")
-    scratch = Path(tempfile.mkdtemp(dir=path.absolute().parent, prefix=".unfinished-"))
+    # It tells whose it is: the target on this machine, and the process.
+    mark = f".unfinished-{zlib.crc32(f'{socket.gethostname()}/{path.name}'.encode()):08x}-"
+    _remove_what_was_killed(path, mark)
+    prefix = f"{mark}{os.getpid()}-"
+    scratch = Path(tempfile.mkdtemp(dir=path.absolute().parent, prefix=prefix))
     try:
         yield scratch / path.name
         if path.exists():  # a folder can not be replaced in one step
-            os.replace(path, scratch / "old")
+            os.replace(path, scratch / f"{path.name}.old")
         os.replace(scratch / path.name, path)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _remove_what_was_killed(path, mark):
+    """Removes temporary folders of processes that are no more; live ones keep theirs."""
+    for folder in path.absolute().parent.glob(f"{mark}*-*"):
+        process = folder.name[len(mark) :].partition("-")[0]
+        only_copy = (folder / f"{path.name}.old").exists() and not path.exists()
+        if process.isdecimal() and not only_copy and not _lives(int(process)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(process):
+    if os.name != "posix":  # elsewhere a signal of 0 is no question
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
