@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -452,6 +453,30 @@ def test_half_precision(tmp_path, dtype):
     model = in_precision(dtype, MODELS["transformer"])
     card = export_servable(model, tmp_path / "a", WIDTH, LENGTH)
     assert card["dtype"] == dtype
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_a_state_that_stands_still_is_found(tmp_path, dtype):
+    """`step` is right at first, and wrong from the second step on."""
+    keras.utils.set_random_seed(1)
+    model = in_precision(dtype, ids_only)
+    for variable in model.trainable_variables:
+        variable.assign(variable * 4)  # so that some token is clearly the best
+    export_servable(model, tmp_path / "a", WIDTH, LENGTH)
+    loaded = tf.saved_model.load(str(tmp_path / "a"))
+    step = loaded.signatures["step"]
+
+    class StandsStill:
+        structured_input_signature = step.structured_input_signature
+
+        def __call__(self, **inputs):
+            before = {f"next_{key}": x for key, x in inputs.items() if "state" in key}
+            return {**step(**inputs), **before}
+
+    stuck = SimpleNamespace(signatures={**loaded.signatures, "step": StandsStill()})
+    with pytest.raises(RuntimeError, match="endpoint `step` does not give"):
+        comparison.compare(stuck, model, settings_for(model, LENGTH, None, WIDTH), tolerance=0.1)
 
 
 @pytest.mark.slow
