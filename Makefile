@@ -14,7 +14,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 PACKAGING := setup.py pyproject.toml keras_attention/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-backends test-serving lint benchmark benchmark-peers benchmark-quick dist clean
+.PHONY: help demo test test-slow test-backends test-serving test-web lint benchmark benchmark-peers benchmark-quick dist clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | \
@@ -37,6 +37,10 @@ test-backends: $(VENV)/.has-backends ## Run what must hold on any backend on JAX
 test-serving: ## Start real servers, ask them, kill them (installs KServe and Ray in .venv-serving)
 	$(MAKE) VENV=.venv-serving .venv-serving/.has-serving
 	.venv-serving/bin/python -m pytest tests/serving/check_servers.py -s
+
+test-web: ## Try the page of examples/serving/web in headless Chromium (needs npm and Chromium)
+	$(MAKE) VENV=.venv-serving .venv-serving/.has-web
+	.venv-serving/bin/python -m pytest tests/web/check_page.py
 
 lint: $(VENV)/.has-dev ## Check style and formatting
 	$(RUN) -m ruff check .

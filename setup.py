@@ -21,6 +21,7 @@ EXPORT = ["tf2onnx", "onnx", "onnxruntime", "ai-edge-litert"]  # a SavedModel ne
 EXAMPLES = ["matplotlib", "sacrebleu", "babel", *TEXT]
 BACKENDS = ["jax", "torch"]  # gigabytes
 SERVING = ["kserve==0.21.*", "ray[serve]==2.60.*", "requests"]  # of examples/serving
+WEB = [*SERVING, *EXPORT, *TEXT, "playwright"]  # of examples/serving/web
 PEERS = ["ctranslate2", "keras-hub", "torch"]  # what the benchmarks compare with
 TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", "tensorboard", *EXPORT, *EXAMPLES]
 
@@ -46,6 +47,7 @@ setup(
         "backends": [*BACKENDS, *TEST],
         "peers": PEERS,
         "serving": [*SERVING, "pytest"],
+        "web": [*WEB, "pytest"],
         "dev": ["ruff", "build", *TEST],
     },
     classifiers=[

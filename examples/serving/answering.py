@@ -10,6 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 
+# What one request may ask for. How many tokens a text may have, the exported model says.
+MOST_ROWS, LONGEST_TEXT = 256, 20_000
+
+
 class BadRequest(ValueError):
     """What the client can put right: status 400."""
 
@@ -25,8 +29,8 @@ def read_request(payload, signatures):
         `(name, inputs)`; inputs a dictionary of arrays with a row for each instance.
 
     Raises:
-        BadRequest: if the request has another form, names what is not there, or holds values of
-            another type or of different lengths.
+        BadRequest: if the request has another form, names what is not there, holds values of
+            another type or of different lengths, or too many or too long ones.
     """
     if not isinstance(payload, dict) or "instances" not in payload:
         raise BadRequest('Expected a JSON object with a list "instances".')
@@ -36,6 +40,8 @@ def read_request(payload, signatures):
     rows = payload["instances"]
     if not isinstance(rows, list):
         raise BadRequest(f'"instances" must be a list. Received: {type(rows).__name__}.')
+    if len(rows) > MOST_ROWS:
+        raise BadRequest(f'"instances" must be at most {MOST_ROWS}. Received: {len(rows)}.')
     specs = signatures[name].structured_input_signature[1]
     if len(specs) == 1:  # then a row may be the value itself
         (only,) = specs
@@ -51,6 +57,11 @@ def _array(name, values, spec):
         for place, value in enumerate(values):
             if not isinstance(value, str):
                 raise BadRequest(f"instances[{place}]: {name} must be a text. Got {value!r:.80}.")
+            if len(value) > LONGEST_TEXT:
+                raise BadRequest(
+                    f"instances[{place}]: {name} must be of at most {LONGEST_TEXT} characters. "
+                    f"Received: {len(value)}."
+                )
         return np.array([value.encode("utf-8", "replace") for value in values], object)
     try:
         array = np.array(values) if values else np.zeros([0] * spec.shape.rank)

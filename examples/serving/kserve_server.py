@@ -14,6 +14,7 @@ import asyncio
 from answering import BadRequest, Batcher, as_rows, ask, read_request
 from kserve import Model, ModelServer, model_server
 from kserve.errors import InvalidInput
+from starlette.middleware.cors import CORSMiddleware
 from versions import NewestVersion
 
 
@@ -55,7 +56,21 @@ def main():
     )
     parser.add_argument("--models", required=True, help="folder of numbered versions")
     parser.add_argument("--no-batching", action="store_true", help="each request by itself")
+    parser.add_argument(
+        "--allow-origin",
+        nargs="+",
+        default=[],
+        metavar="ORIGIN",
+        help="pages that may ask, e.g. http://127.0.0.1:8000 (default: those of this server only)",
+    )
     options = parser.parse_args()
+    if options.allow_origin:
+        model_server.app.add_middleware(
+            CORSMiddleware,
+            allow_origins=options.allow_origin,
+            allow_methods=["GET", "POST"],
+            allow_headers=["content-type"],
+        )
     model = Servable(options.model_name, options.models, not options.no_batching)
     ModelServer(http_port=options.http_port, enable_grpc=False).start([model])
 

@@ -18,17 +18,26 @@ from pathlib import Path
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import ray
+from fastapi import FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse
 from ray import serve
-from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 HERE = str(Path(__file__).resolve().parent)
 
 
-def make_application(name, folder, replicas, batching, most=32, wait=0.005):
+def make_application(name, folder, replicas, batching, origins, most=32, wait=0.005):
     """The deployment: `POST /v1/models/NAME:predict`, `GET /v1/models/NAME`."""
+    app = FastAPI()
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["content-type"],
+    )
 
     @serve.deployment(num_replicas=replicas, max_ongoing_requests=64)
+    @serve.ingress(app)
     class Servable:
         def __init__(self):
             sys.path.insert(0, HERE)  # replicas are processes of their own
@@ -36,7 +45,8 @@ def make_application(name, folder, replicas, batching, most=32, wait=0.005):
 
             self.versions = NewestVersion(folder)
 
-        async def __call__(self, request: Request):
+        @app.api_route("/{path:path}", methods=["GET", "POST"])
+        async def reply(self, request: Request):
             from answering import BadRequest, as_rows
 
             path = request.url.path
@@ -113,13 +123,17 @@ def main():
     add("--host", default="127.0.0.1", help="(default: %(default)s)")
     add("--replicas", type=int, default=1, help="processes (default: %(default)s)")
     add("--no-batching", action="store_true", help="each request by itself")
+    add("--allow-origin", nargs="+", default=[], metavar="ORIGIN", help="pages that may ask, e.g. "
+        "http://127.0.0.1:8000 (default: none of another server)")  # fmt: skip
     options = parser.parse_args()
     folder = str(Path(options.models).resolve())
     if not Path(folder).is_dir():
         parser.error(f"no such folder: {options.models}")
     ray.init(include_dashboard=False, configure_logging=True, log_to_driver=False)
     serve.start(http_options={"host": options.host, "port": options.port})
-    application = make_application(options.name, folder, options.replicas, not options.no_batching)
+    application = make_application(
+        options.name, folder, options.replicas, not options.no_batching, options.allow_origin
+    )
     serve.run(application, name=options.name, route_prefix="/")
     print(f"http://{options.host}:{options.port}/v1/models/{options.name}:predict", flush=True)
     signal.sigwait({signal.SIGINT, signal.SIGTERM})

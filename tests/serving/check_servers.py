@@ -1,9 +1,6 @@
 """Real servers on loopback, asked by the client of examples/serving (`make test-serving`)."""
 
-import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,18 +12,15 @@ import requests
 from keras_attention import CharacterTokenizer, export_servable, seq2seq
 
 SERVING = Path(__file__).parents[2] / "examples" / "serving"
-sys.path.insert(0, str(SERVING))
+sys.path[:0] = [str(SERVING), str(Path(__file__).parent)]
 
 from client import Client, ServerError  # noqa: E402
 from load import put_under_load  # noqa: E402
+from processes import SERVERS, Server  # noqa: E402
 
 LETTERS = CharacterTokenizer.fit(["abcdefgh xyz", "한국어 문장"])
 TEXTS = ["abc d", "", "한국", "xyzz yx abc", "a", "hg fe dcba", "문장", "zzzzzzzzzzz"]
 LENGTH, WIDTH, SECONDS = 12, 3, 30.0
-SERVERS = {
-    "kserve": ["kserve_server.py", "--model_name", "translate", "--http_port"],
-    "ray": ["ray_server.py", "--name", "translate", "--port"],
-}
 
 
 def make_model(seed):
@@ -44,48 +38,6 @@ def exported(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "1"
     export_servable(model, path, WIDTH, LENGTH, max_input_length=2000)
     return path
-
-
-class Server:
-    """A server as a process, on a port of its own."""
-
-    def __init__(self, kind, models, *options):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        script, *rest = SERVERS[kind]
-        self.command = [sys.executable, str(SERVING / script), *rest, str(self.port)]
-        self.command += ["--models", str(models), *options]
-        self.kind, self.models, self.process = kind, models, None
-        self.start()
-
-    def start(self):
-        self.log = open(self.models.parent / f"{self.kind}.log", "ab")
-        self.process = subprocess.Popen(
-            self.command,
-            stdout=self.log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "TF_CPP_MIN_LOG_LEVEL": "2"},
-        )
-        end = time.monotonic() + 180
-        while time.monotonic() < end:
-            assert self.process.poll() is None, Path(self.log.name).read_text()[-3000:]
-            try:
-                if requests.get(f"{self.url}/v1/models/translate", timeout=5).status_code == 200:
-                    return
-            except requests.RequestException:
-                time.sleep(0.5)
-        raise TimeoutError(Path(self.log.name).read_text()[-3000:])
-
-    def kill(self, number=signal.SIGKILL):
-        os.killpg(self.process.pid, number)
-        self.process.wait(60)
-        self.log.close()
-        if self.kind == "ray":  # its processes have sessions of their own
-            ray = Path(sys.executable).with_name("ray")
-            subprocess.run([ray, "stop", "--force"], capture_output=True, timeout=120)
 
 
 @pytest.fixture(scope="module", params=list(SERVERS))
@@ -127,6 +79,8 @@ def test_ids(client, model):
     "payload, message",
     [
         ({"instances": [{"text": "a" * 10_000}]}, "too many tokens"),
+        ({"instances": [{"text": "a" * 20_001}]}, "at most 20000 characters"),
+        ({"instances": [{"text": "a"}] * 257}, "at most 256"),
         ({"instances": [{"text": 3}]}, "must be a text"),
         ({"instances": [{"text": None}]}, "must be a text"),
         ({"instances": [{"texts": "a"}]}, "must have exactly: text"),
