@@ -418,6 +418,59 @@ def test_no_servable(tmp_path):
         load_servable(tmp_path)
 
 
+def refused(signature, **inputs):
+    """What a client is told, which it is by an error of the kind that a server answers with 400."""
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        signature(**{name: tf.constant(x, "int32") for name, x in inputs.items()})
+    return servable.what(error.value)
+
+
+def test_ids_that_a_model_does_not_have_are_an_error(exported):
+    """Also negative ones, which a lookup takes, and inputs without steps."""
+    model, path, _ = exported
+    ask = tf.saved_model.load(str(path)).signatures
+    target = np.array([[1, 5]])
+    name, other = ("ids", {}) if hasattr(model, "generate") else ("source", {"target": target})
+    beyond = f"must be of ids in the range [0, {LETTERS.size}). Received: one beyond it."
+    nothing = "must have at least one step. Received: none."
+    for endpoint, more in (("serve_tokens", {}), ("encode", {}), ("forward", other)):
+        for wrong in (LETTERS.size, -1):
+            found = refused(ask[endpoint], **{name: [[5, wrong, 2]]}, **more)
+            assert found == f"`{name}` {beyond}"
+        assert refused(ask[endpoint], **{name: np.zeros((1, 0))}, **more) == f"`{name}` {nothing}"
+        assert ask[endpoint](
+            **{name: tf.constant([[5, LETTERS.size - 1]])}
+            | {key: tf.constant(x, "int32") for key, x in more.items()}
+        )
+    for key in other:
+        assert refused(ask["forward"], source=[[5, 2]], target=[[1, -1]]) == f"`{key}` {beyond}"
+        found = refused(ask["forward"], source=[[5, 2]], target=np.zeros((1, 0)))
+        assert found == f"`{key}` {nothing}"
+    state = ask["encode"](**{name: tf.constant([[5, 6]])})
+    state.pop("token", None)
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        ask["step"](token=tf.constant([LETTERS.size]), **state)
+    assert servable.what(error.value) == f"`token` {beyond}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ids", "ids that go on"])
+def test_the_limits_of_a_model_for_ids(tmp_path, name):
+    """Of its beam too; `forward` of a language model reads what a search reads, in one piece."""
+    export_servable(MORE_MODELS[name](), tmp_path / "a", 2, 4, max_input_length=5)
+    ask = tf.saved_model.load(str(tmp_path / "a")).signatures
+    name, other, reach = ("source", {"target": [[1, 5]]}, 5) if name == "ids" else ("ids", {}, 8)
+    assert "range [0, " in refused(ask["beam"], **{name: [[-1]]})
+    for endpoint, longest in (("beam", 5), ("serve_tokens", 5), ("encode", 5), ("forward", reach)):
+        more = other if endpoint == "forward" else {}
+        given = {name: np.full((1, longest), 5), **more}
+        assert ask[endpoint](**{key: tf.constant(x, "int32") for key, x in given.items()})
+        given[name] = np.full((1, longest + 1), 5)
+        assert f"too many tokens for this model: at most {longest}" in refused(
+            ask[endpoint], **given
+        )
+
+
 @pytest.mark.slow
 def test_an_input_that_is_too_long_is_an_error(tmp_path):
     model = MODELS["transformer"]()

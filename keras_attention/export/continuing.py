@@ -2,7 +2,13 @@
 
 import tensorflow as tf
 
-from keras_attention.export.endpoints import Endpoint, checked_length, spec, tokens_and_scores
+from keras_attention.export.endpoints import (
+    Endpoint,
+    checked_ids,
+    checked_length,
+    spec,
+    tokens_and_scores,
+)
 from keras_attention.export.steps import step_endpoints
 from keras_attention.text import PAD, START
 
@@ -24,14 +30,17 @@ def continuing_endpoints(model, settings):
     Returns:
         A list of `Endpoint`.
     """
-    limit = settings.max_input_length
+    limit, size = settings.max_input_length, model.output_shape[-1]
+    # A prompt and what follows it: as much as a search reads itself.
+    longest = None if limit is None else limit + settings.max_length - 1
+
+    def read(ids, limit=limit):
+        return checked_ids("ids", checked_length(ids, limit), size)
 
     def search(ids):
-        ids = checked_length(ids, limit)
         return model.search(ids, settings.max_length, grow_cache=True, **settings.search_options)
 
     def beam_search(ids):
-        ids = checked_length(ids, limit)
         options = {"beam_width": settings.beam_width, **settings.beam_options}
         return model.search(ids, settings.max_length, grow_cache=True, **options)
 
@@ -40,11 +49,14 @@ def continuing_endpoints(model, settings):
         return {"token": token, "state": state}
 
     def step(token, state, _):
-        logits, state = model.step(token, state)
+        logits, state = model.step(checked_ids("token", token, size), state)
         return {"logits": logits, "state": state}
 
+    def forward(ids):
+        return {"logits": model(read(ids, longest), training=False)}
+
     def serve(text, search=search):
-        prompt = left_padded(model.tokenizer.encode(text))
+        prompt = left_padded(checked_length(model.tokenizer.encode(text), limit))
         outputs = tokens_and_scores(search(prompt))
         tokens = outputs["tokens"]
         if tokens.shape.rank == 3:
@@ -54,14 +66,14 @@ def continuing_endpoints(model, settings):
 
     ids, text = spec("ids"), spec("text", "string", (None,))
     asked_for_ids = [
-        Endpoint("serve_tokens", lambda ids: tokens_and_scores(search(ids)), (ids,)),
-        *step_endpoints(encode, step, "ids", lambda ids: checked_length(ids, limit)),
-        Endpoint("forward", lambda ids: {"logits": model(ids, training=False)}, (ids,)),
+        Endpoint("serve_tokens", lambda ids: tokens_and_scores(search(read(ids))), (ids,)),
+        *step_endpoints(encode, step, "ids", read),
+        Endpoint("forward", forward, (ids,)),
     ]
     if model.tokenizer is None:
         return [
             *asked_for_ids,
-            Endpoint("beam", lambda ids: tokens_and_scores(beam_search(ids)), (ids,)),
+            Endpoint("beam", lambda ids: tokens_and_scores(beam_search(read(ids))), (ids,)),
         ]
     return [
         Endpoint("serving_default", lambda text: serve(text), (text,)),

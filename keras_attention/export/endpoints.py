@@ -127,10 +127,40 @@ def checked_length(ids, limit):
         return ids
     import tensorflow as tf
 
-    message = f"An input has too many tokens for this model: at most {limit} are possible."
-    with tf.control_dependencies(
-        [tf.debugging.assert_less_equal(tf.shape(ids)[1], limit, message)]
-    ):
+    return _unless(
+        tf.shape(ids)[1] > limit,
+        f"An input has too many tokens for this model: at most {limit} are possible.",
+        ids,
+    )
+
+
+def checked_ids(name, ids, size):
+    """Ids `[B, S]` or `[B]`, for which the graph raises an error if the model can not read them.
+
+    Args:
+        name: of the endpoint's input, for the message.
+        ids: int32 ids, padded with 0.
+        size: how many ids there are.
+
+    Returns:
+        The ids.
+    """
+    import tensorflow as tf
+
+    if ids.shape.rank > 1:
+        message = f"`{name}` must have at least one step. Received: none."
+        ids = _unless(tf.equal(tf.shape(ids)[1], 0), message, ids)
+    # (A lookup itself takes negative ids, and on a GPU all others.)
+    beyond = tf.reduce_any((ids < 0) | (ids >= size))
+    message = f"`{name}` must be of ids in the range [0, {size}). Received: one beyond it."
+    return _unless(beyond, message, ids)
+
+
+def _unless(wrong, message, ids):
+    """Ids behind an assertion. Clients cut its message at the first closing bracket."""
+    import tensorflow as tf
+
+    with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(wrong), [message])]):
         return tf.identity(ids)
 
 

@@ -5,7 +5,9 @@ from keras import ops
 
 from keras_attention.export.endpoints import (
     Endpoint,
+    checked_ids,
     checked_length,
+    input_size,
     silenced,
     spec,
     tokens_and_scores,
@@ -33,11 +35,13 @@ def translating_endpoints(model, settings):
         A list of `Endpoint`.
     """
     inference = model.inference
-    limit = settings.max_input_length
+    limit, size = settings.max_input_length, model.output_shape[-1]
+
+    def read(source):
+        return checked_ids("source", checked_length(source, limit), input_size(model))
 
     def search(ids, beam_width=1, alignments=False, **options):
-        ids, length = checked_length(ids, limit), settings.max_length
-        return inference.search(ids, length, beam_width, True, alignments, **options)
+        return inference.search(ids, settings.max_length, beam_width, True, alignments, **options)
 
     def best(ids, alignments=False):
         return search(ids, alignments=alignments, **settings.search_options)
@@ -45,45 +49,49 @@ def translating_endpoints(model, settings):
     def beam_search(ids):
         return search(ids, settings.beam_width, **settings.beam_options)
 
+    def beam_of_ids(source):
+        return tokens_and_scores(beam_search(read(source)))
+
     def encode(source):
         memory, state = inference.encode(source)
         return {"memory": memory, "state": state}
 
     def step(token, state, memory):
+        token = checked_ids("token", token, size)
         logits, *weights, state = inference.step(token, state, memory)
         attention = {"attention": weights[0]} if weights else {}
         return {"logits": logits, **attention, "state": state}
 
     def forward(source, target):
-        return {"logits": model([source, target], training=False)}
+        target = checked_ids("target", target, size)
+        return {"logits": model([read(source), target], training=False)}
 
     source, text = spec("source"), spec("text", "string", (None,))
     asked_for_ids = [
-        Endpoint("serve_tokens", lambda source: tokens_and_scores(best(source)), (source,)),
-        *step_endpoints(encode, step, "source", lambda ids: checked_length(ids, limit)),
+        Endpoint("serve_tokens", lambda source: tokens_and_scores(best(read(source))), (source,)),
+        *step_endpoints(encode, step, "source", read),
         Endpoint("forward", forward, (source, spec("target"))),
     ]
     if inference.source is None or inference.target is None:
-        beam = Endpoint("beam", lambda source: tokens_and_scores(beam_search(source)), (source,))
-        return [*asked_for_ids, beam]
+        return [*asked_for_ids, Endpoint("beam", beam_of_ids, (source,))]
     return [
-        Endpoint("serving_default", _text_to_text(inference, best, details=True), (text,)),
-        Endpoint("beam", _text_to_text(inference, beam_search), (text,)),
+        Endpoint("serving_default", _text_to_text(inference, best, limit, details=True), (text,)),
+        Endpoint("beam", _text_to_text(inference, beam_search, limit), (text,)),
         *asked_for_ids,
     ]
 
 
-def _read(inference, text):
+def _read(inference, text, limit):
     """Ids `[B, S]` of texts, and which of them have nothing to read: their output is empty."""
-    ids = inference.source.encode(text, add_end=True)
+    ids = checked_length(inference.source.encode(text, add_end=True), limit)
     return ids, ops.logical_not(ops.any(ids > END, axis=1))
 
 
-def _text_to_text(inference, search, details=False):
+def _text_to_text(inference, search, limit, details=False):
     """A function of texts; with details it tells the tokens by name, and their attention."""
 
     def serve(text):
-        source, empty = _read(inference, text)
+        source, empty = _read(inference, text, limit)
         found = search(source, alignments=True) if details else search(source)
         outputs = tokens_and_scores(found, empty)
         tokens = outputs["tokens"]
