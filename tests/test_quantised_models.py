@@ -7,6 +7,8 @@ import pytest
 from keras_attention import (
     CharacterTokenizer,
     causal_lm,
+    export_litert,
+    export_onnx,
     export_servable,
     load_servable,
     seq2seq,
@@ -93,6 +95,18 @@ def test_what_a_config_can_not_tell_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match="was quantised with a function as filter"):
         model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
+
+
+@pytest.mark.parametrize("name", ["recurrent", "language"])
+@pytest.mark.parametrize("export", [export_servable, export_onnx, export_litert])
+def test_what_a_config_can_not_tell_is_not_exported(name, export, tmp_path, monkeypatch):
+    """Said before anything is written."""
+    model = make(name)
+    model.quantize("int8", filters=lambda layer: layer.name == "logits")
+    monkeypatch.setattr("tensorflow.saved_model.save", None)
+    with pytest.raises(ValueError, match="a function as filter.*can neither be saved .*exported"):
+        export(model, tmp_path / "a")
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_it_the_config_says_nothing():

@@ -58,9 +58,11 @@ def settings_for(
         `Settings`; the ids `[B, L]` and `[B, S]` of the model fit its positions.
 
     Raises:
-        ValueError: for another model, a number out of range, or an option that a search lacks.
+        ValueError: for another model, or one that was quantised in a way its config can not tell,
+            a number out of range, or an option that a search lacks.
     """
     positions = _positions(model)
+    model.get_config()  # raises here what would be raised after minutes of writing
     for name, number in (("max_length", max_length), ("max_input_length", max_input_length)):
         if number is not None:
             check_positive(name, number)

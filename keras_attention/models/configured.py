@@ -16,7 +16,7 @@ class ConfiguredModel(keras.Model):
 
     _objects = ()  # names of the arguments that may be tokenizers, schedules or layers
     _searches = None
-    _quantized = None  # how it was quantised; False: in a way that the config can not tell
+    _quantized = None  # how it was quantised; a str: in which way that a config can not tell
 
     def quantize(self, mode=None, config=None, filters=None, **kwargs):
         """Quantises as `keras.Model.quantize` does; a saved model is loaded quantised.
@@ -24,22 +24,27 @@ class ConfiguredModel(keras.Model):
         Args:
             mode: "int8", or another mode of Keras.
             config, filters, **kwargs: as of `keras.Model.quantize`. A model that was quantised with
-                a function as filter, or in a mode that learns from data, can not be saved as
-                .keras. (Outputs `[B, T, V]` change a little.)
+                a function as filter, or in a mode that learns from data, can neither be saved as
+                .keras nor exported. (Outputs `[B, T, V]` change a little.)
         """
         super().quantize(mode, config=config, filters=filters, **kwargs)
         texts = [filters] if isinstance(filters, str) else filters or []
         plain = not callable(filters) and all(isinstance(text, str) for text in texts)
-        # (Keras has put the mode's own config in place of None.)
-        self._quantized = plain and mode in MODES and {"config": config, "filters": filters}
+        if mode not in MODES:
+            self._quantized = f"in the mode {mode!r}, which learns from data"
+        elif not plain:
+            self._quantized = "with a function as filter (`filters` of `quantize`)"
+        else:  # (Keras has put the mode's own config in place of None.)
+            self._quantized = {"config": config, "filters": filters}
         if self._searches is not None:
             self._searches.forget()
 
     def get_config(self):
-        if self._quantized is False:
+        if isinstance(self._quantized, str):
             raise ValueError(
-                f"{self.name} was quantised with a function as filter, or in a mode that learns "
-                "from data, which its config can not tell. Save its weights instead."
+                f"{self.name} was quantised {self._quantized}. A config can not tell that, so the "
+                "model can neither be saved as .keras nor exported; its weights can be saved. "
+                f"Filters may be regular expressions, and modes {', '.join(MODES)}."
             )
         config = serialized(self._arguments, self._objects)
         if self._quantized is not None:
