@@ -35,11 +35,11 @@ test-backends: $(VENV)/.has-backends ## Run what must hold on any backend on JAX
 	KERAS_BACKEND=torch $(RUN) -m pytest tests/test_any_backend.py
 
 test-serving: ## Start real servers, ask them, kill them (installs KServe and Ray in .venv-serving)
-	$(MAKE) VENV=.venv-serving .venv-serving/.has-serving
-	.venv-serving/bin/python -m pytest tests/serving/check_servers.py -s
+	$(MAKE) VENV=.venv-serving .venv-serving/.has-test-serving
+	.venv-serving/bin/python -m pytest tests/serving/check_servers.py tests/serving/check_commands.py -s
 
 test-web: ## Try the page of examples/serving/web in headless Chromium (needs npm and Chromium)
-	$(MAKE) VENV=.venv-serving .venv-serving/.has-web
+	$(MAKE) VENV=.venv-serving .venv-serving/.has-test-serving
 	.venv-serving/bin/python -m pytest tests/web/check_page.py
 
 lint: $(VENV)/.has-dev ## Check style and formatting

@@ -21,7 +21,6 @@ EXPORT = ["tf2onnx", "onnx", "onnxruntime", "ai-edge-litert"]  # a SavedModel ne
 EXAMPLES = ["matplotlib", "sacrebleu", "babel", *TEXT]
 BACKENDS = ["jax", "torch"]  # gigabytes
 SERVING = ["kserve==0.21.*", "ray[serve]==2.60.*", "requests"]  # of examples/serving
-WEB = [*SERVING, *EXPORT, *TEXT, "playwright"]  # of examples/serving/web
 PEERS = ["ctranslate2", "keras-hub", "torch"]  # what the benchmarks compare with
 TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", "tensorboard", *EXPORT, *EXAMPLES]
 
@@ -46,8 +45,8 @@ setup(
         "test": TEST,
         "backends": [*BACKENDS, *TEST],
         "peers": PEERS,
-        "serving": [*SERVING, "pytest"],
-        "web": [*WEB, "pytest"],
+        "serving": SERVING,
+        "test-serving": [*SERVING, *EXPORT, *EXAMPLES, "playwright", "pytest"],
         "dev": ["ruff", "build", *TEST],
     },
     classifiers=[

@@ -9,7 +9,6 @@ import asyncio
 import numpy as np
 import tensorflow as tf
 
-
 # What one request may ask for. How many tokens a text may have, the exported model says.
 MOST_ROWS, LONGEST_TEXT = 256, 20_000
 
