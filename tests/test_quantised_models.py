@@ -46,6 +46,8 @@ def test_saved_and_loaded(name, tmp_path):
     np.testing.assert_allclose(expected, exact, atol=0.2 * np.abs(exact).max())
     assert not np.array_equal(expected, exact)
     assert any(v.dtype == "int8" for v in model.variables)
+    tables = [v for v in model.variables if v.path.endswith("embedding/embeddings")]
+    assert tables and all(v.dtype == "int8" for v in tables)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert [v.dtype for v in loaded.variables] == [v.dtype for v in model.variables]

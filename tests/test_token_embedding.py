@@ -163,3 +163,62 @@ def test_bad_input():
         layer(np.zeros((B, T, 7), "float32"), reverse=True)
     with pytest.raises(ValueError, match=r"(?s)6 features"):
         layer(keras.Input((T, 7)), reverse=True)
+
+
+# In 8 bits.
+
+
+def in_8_bits(layer):
+    """The layer quantised, and E as it is then, in float64."""
+    scale = 127 / np.abs(np.asarray(layer.embeddings)).max(-1, keepdims=True)
+    table = np.rint(np.asarray(layer.embeddings, "float64") * scale)
+    layer.quantize("int8")
+    assert [weight.dtype for weight in layer.weights] == ["int8", "float32"]
+    np.testing.assert_allclose(np.asarray(layer.embeddings, "float64"), table, atol=1)
+    return np.asarray(layer.embeddings, "float64") / np.asarray(layer.embeddings_scale)[:, None]
+
+
+@pytest.mark.parametrize("output_size", [None, 7])
+def test_in_8_bits(run, rng, output_size, assert_close):
+    layer = built(output_size)
+    exact = np.asarray(layer.embeddings, "float64")
+    table = in_8_bits(layer)
+    np.testing.assert_allclose(table, exact, atol=np.abs(exact).max() / 127)
+    assert_close(run(layer, IDS), np.sqrt(D) * table[IDS])
+    # Inputs of logits are rounded too; these are in 8 bits already.
+    steps = rng.integers(-127, 128, (B, T, D))
+    steps[..., 0] = 127
+    hidden = (steps / 127 * 3).astype("float32")
+    logits = run(lambda h: layer(h, reverse=True), hidden)
+    np.testing.assert_allclose(logits, hidden @ table[:output_size].T, atol=1e-4)
+    assert layer.compute_mask(tf.constant(IDS)).numpy().tolist() == (IDS != 0).tolist()
+
+
+def test_in_8_bits_the_inputs_can_stay_as_they_are(rng, assert_close):
+    layer, hidden = built(), rng.normal(size=(B, D)).astype("float32")
+    config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    layer.quantize("int8", config=config)
+    table = np.asarray(layer.embeddings, "float64") / np.asarray(layer.embeddings_scale)[:, None]
+    np.testing.assert_allclose(layer(hidden, reverse=True), hidden @ table.T, rtol=1e-5, atol=1e-5)
+
+
+def test_in_8_bits_it_is_saved_and_loaded(tmp_path):
+    inputs = keras.Input((None,), dtype="int32")
+    layer = TokenEmbedding(V, D, 7)
+    model = keras.Model(inputs, layer(layer(inputs), reverse=True))
+    model.quantize("int8")
+    expected = model(IDS)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(IDS), expected)
+    assert [weight.dtype for weight in loaded.weights] == ["int8", "float32"]
+
+
+def test_other_modes_leave_it_as_it_is():
+    layer = built()
+    with pytest.raises(NotImplementedError, match="int8 only, not 'int4'"):
+        layer.quantize("int4")
+    assert [weight.dtype for weight in layer.weights] == ["float32"]
+    with pytest.raises(ValueError, match="D|features"):
+        in_8_bits(layer)
+        layer(np.zeros((2, D + 1), "float32"), reverse=True)
