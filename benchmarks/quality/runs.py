@@ -35,7 +35,7 @@ RUNS = {
         for language in ("hun", "ice")
     },
     "shakespeare": [
-        "language_model.py", "--data", "{shakespeare}", "--time-limit", "10", "--plain",
+        "language_model.py", "--data", "{shakespeare}", "--time-limit", "5", "--plain",
     ],
     "python-topics": ["language_model.py"],
     "listops": ["listops.py"],
