@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 from g2p_data import BUNDLED, DataError, Parts, Vocabulary, companions, load_parts, take
 from g2p_export import export_saved_model
-from g2p_metrics import error_rates
+from g2p_metrics import error_rates, error_rates_by_length
 from g2p_model import Transcriber, build_model, build_transformer
 from g2p_options import parse_options
 from g2p_output import OutputError, check_folder, whole
@@ -122,7 +122,9 @@ def show(results, lexicon):
         print(f"  {result['word']:<20} {result['pronunciation']}{listed}")
 
 
-def write_results(options, parts, recipe, history, rates, beam_rates, training_seconds, seconds):
+def write_results(
+    options, parts, recipe, history, rates, beam_rates, by_length, training_seconds, seconds
+):
     best = min(history.history["dev_word_error"])
     results = {
         "data": options.data.name,
@@ -135,6 +137,7 @@ def write_results(options, parts, recipe, history, rates, beam_rates, training_s
         "dev_word_error": best,
         "phoneme_error": rates.phoneme,
         "word_error": rates.word,
+        "word_error_by_length": by_length,
         "beam_word_error": beam_rates.word if beam_rates else None,
         "beam_phoneme_error": beam_rates.phoneme if beam_rates else None,
         "beam_width": options.beam_width,
@@ -183,7 +186,10 @@ def run(options):
     compare(results, words, predictions, scores)
     show(results[:SHOWN_WORDS], parts.test)
     seconds = time.monotonic() - started
-    write_results(options, parts, recipe, history, rates, beam_rates, training_seconds, seconds)
+    by_length = error_rates_by_length(words, predictions, references)
+    write_results(
+        options, parts, recipe, history, rates, beam_rates, by_length, training_seconds, seconds
+    )
     print(f"{seconds:.0f} s; written to {options.output}: ", end="")
     print(", ".join(sorted(path.name for path in options.output.iterdir())))
 

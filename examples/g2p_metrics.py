@@ -1,6 +1,9 @@
 """Error rates of pronunciations: phoneme error rate and word error rate."""
 
+from itertools import pairwise
 from typing import NamedTuple
+
+LENGTHS = (0, 4, 6, 8, 10, 12, 100)  # letters: from above one to the next
 
 
 def edit_distance(source, target):
@@ -50,3 +53,21 @@ def error_rates(predictions, references):
         phones += length
         wrong += distance > 0
     return ErrorRates(errors / phones, wrong / len(references), len(references))
+
+
+def error_rates_by_length(words, predictions, references):
+    """Returns a row for each range of lengths of `words` that occurs: letters, words, errors.
+
+    Args:
+        words: the words as they are written.
+        predictions, references: as of `error_rates`.
+    """
+    rows = []
+    for shortest, longest in pairwise(LENGTHS):
+        inside = [n for n, word in enumerate(words) if shortest < len(word) <= longest]
+        if inside:
+            chosen = ([side[n] for n in inside] for side in (predictions, references))
+            letters = [len(words[n]) for n in inside]
+            row = {"from": min(letters), "to": max(letters), "words": len(inside)}
+            rows.append({**row, "word_error": error_rates(*chosen).word})
+    return rows

@@ -126,6 +126,15 @@ def test_error_rates_by_hand():
     assert rates.words == 3
 
 
+def test_error_rates_by_length_by_hand():
+    words = ["a", "abcd", "abcde", "abcdefghijklmno", "abc"]
+    listed = [[("A",)]] * 5
+    predictions = [("A",), ("B",), ("A",), ("C",), ("A",)]
+    rows = g2p_metrics.error_rates_by_length(words, predictions, listed)
+    assert [(x["from"], x["to"], x["words"]) for x in rows] == [(1, 4, 3), (5, 5, 1), (15, 15, 1)]
+    assert [x["word_error"] for x in rows] == [1 / 3, 0, 1]
+
+
 def test_error_rates_need_a_prediction_for_each_word():
     with pytest.raises(ValueError, match="got 1 and 2"):
         g2p_metrics.error_rates([("A",)], [[("A",)], [("B",)]])

@@ -209,6 +209,20 @@ def reversal(results):
     return table(["attention", *groups], rows)
 
 
+def pronunciation_by_length(results):
+    """Word error rate by letters of the word: a row an attention, mean and deviation over seeds."""
+    groups = [
+        f"{x['from']}-{x['to']}" for x in next(iter(results.values()))["word_error_by_length"]
+    ]
+    rows = []
+    for kind in sorted({name.split("-")[1] for name in results}):
+        mine = [x for name, x in results.items() if name.split("-")[1] == kind]
+        columns = zip(*(x["word_error_by_length"] for x in mine), strict=True)
+        whole = spread(x["word_error"] for x in mine)
+        rows.append([kind, *(spread(x["word_error"] for x in column) for column in columns), whole])
+    return table(["attention", *groups, "all"], rows)
+
+
 def draw(results, path):
     """Accuracy by length of reversed strings, as lines."""
     from g2p_output import whole
@@ -352,6 +366,18 @@ throughout, by length, mean and standard deviation over seeds.
 ![Right letters by length](results/reverse.svg)
 
 - `python benchmarks/quality/runs.py --names {" ".join(sorted(reverse))}`"""
+    spoken = {k: v for k, v in found.items() if k.startswith("pronunciation")}
+    if spoken:
+        one = next(iter(spoken.values()))
+        yield f"""## And with real words
+
+Pronouncing {one["words"]["test"]:,} held-out words of the CMU dictionary after
+{one["recipe"]["epochs"]} epochs on {one["words"]["train"]:,} others: word error rates in percent by
+the number of letters, greedy search, mean and standard deviation over seeds.
+
+{pronunciation_by_length(spoken)}
+
+- `python benchmarks/quality/runs.py --names {" ".join(sorted(spoken))}`"""
 
 
 def main(arguments=None):

@@ -40,6 +40,13 @@ RUNS = {
     "python-topics": ["language_model.py"],
     "listops": ["listops.py"],
     **{
+        f"pronunciation-{attention}-{seed}": [
+            "g2p.py", "--attention", attention, "--seed", str(seed), "--eval-words", "5000",
+        ]
+        for seed in SEEDS
+        for attention in ("dot", "none")
+    },
+    **{
         f"reverse-{attention}-{seed}": [
             "reverse.py", "--attention", attention, "--train-length", "30", "--test-length", "60",
             "--seed", str(seed),
