@@ -16,6 +16,16 @@ from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 SECONDS = 300  # what takes longer is given up
+# Megabytes that ours may take, by layer, batch, length and whether there is a backward pass. All
+# scores at once would be 268 to 34,360 of them.
+LIMITS = {
+    ("multi_head", 2, 2048, True): 240,
+    ("multi_head", 1, 8192, False): 300,
+    ("multi_head", 1, 8192, True): 500,
+    ("multi_head", 1, 32768, True): 2000,
+    ("multi_head", 1, 16384, False): 600,
+    ("additive", 32, 256, True): 210,
+}
 
 
 class Case(NamedTuple):
@@ -60,6 +70,16 @@ def growing(quick):
         yield Case("keras_attention", "multi_head", 1, steps, True, True)
         if steps <= 2048:
             yield Case("keras", "multi_head", 1, steps, True, True)
+
+
+def complaints(quick):
+    """What is wrong with the memory that our layers took, a line a case."""
+    for case in cases(quick):
+        if case.package == "keras_attention" and not quick:
+            limit = LIMITS[case.layer, case.batch, case.steps, case.backward]
+            measured = measure(case)
+            if measured is None or measured.megabytes > limit:
+                yield f"{row(case, measured, None)}: at most {limit} MB are expected"
 
 
 @functools.cache
@@ -203,6 +223,8 @@ def main():
         print(json.dumps(run(Case(*json.loads(arguments.case)))._asdict()))
     else:
         section(arguments.quick)
+        if wrong := list(complaints(arguments.quick)):
+            sys.exit("\n".join(wrong))
 
 
 if __name__ == "__main__":

@@ -119,6 +119,8 @@ def main():
     path = options.output / "performance.md"
     write_whole(path, report(options, options.output / "results" / "performance.png"))
     print(f"Written to {path}")
+    if wrong := list(peak_memory.complaints(options.quick)):
+        sys.exit("\n".join(wrong))
 
 
 if __name__ == "__main__":

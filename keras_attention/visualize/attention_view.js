@@ -93,6 +93,7 @@ export function showAttention(place, data) {
   }
 
   function show(choice) {
+    if (!matrix) return; // a model without attention, or an empty output
     for (const side of SIDES) {
       rows[side].forEach((token, place) => {
         const chosen = choice?.side === side && choice.place === place;

@@ -230,12 +230,14 @@ def test_a_server_that_allows_no_page_of_others(page, behind_server, pages):
     page.errors.clear()
 
 
-@pytest.mark.parametrize("cell", ["lstm", "transformer"])
+@pytest.mark.parametrize("cell", ["lstm", "no attention", "transformer"])
 def test_other_models(page, pages, tmp_path, cell):
     """Untrained: the browser must say what the model says, whatever it is."""
     keras.utils.set_random_seed(2)
     words = WordTokenizer.fit(["a dog (brown) runs.", "It's a dog!"], lowercase=True)
-    if cell == "lstm":
+    if cell == "no attention":
+        model = seq2seq(words, words, units=16, attention=None)
+    elif cell == "lstm":
         model = seq2seq(words, ByteTokenizer(), units=16, encoder_layers=2, input_feeding=True)
     else:
         model = transformer(
@@ -243,9 +245,10 @@ def test_other_models(page, pages, tmp_path, cell):
         )
     path = tmp_path / "model.keras"
     model.save(path)
-    open_page(page, pages.build(cell, path, "--max-length", 10))
+    open_page(page, pages.build(cell.replace(" ", "-"), path, "--max-length", 10))
     for text in ("A dog runs.", "it's (brown)", "dog dog  dog"):
         assert ask(page, text) == (model.translate(text, max_length=10) or "(nothing)")
+        page.locator("[data-side=source] .token").first.hover()  # must not fail, see `page`
 
 
 @pytest.mark.parametrize(
