@@ -123,6 +123,7 @@ def export(options):
     except Exception as error:  # (of many classes)
         first = str(error).partition("\n")[0][:300]
         raise ValueError(f"{options.model} can not be loaded as a Keras model: {first}") from None
+    options.path.absolute().parent.mkdir(parents=True, exist_ok=True)
     write = {"savedmodel": export_folder, "onnx": export_file, "litert": export_file}
     write[options.format](model, options, metrics)
 
@@ -245,14 +246,20 @@ def inspect(options):
 
 
 def plot(options):
-    from keras_attention.visualize import attention_page, plot_alignment
+    from keras_attention.visualize import attention_page, check_format, plot_alignment
 
+    as_page = options.output.suffix.lower() in (".html", ".htm")
+    if not as_page:
+        try:
+            check_format("--output", options.output.suffix)
+        except ValueError as error:
+            raise ValueError(f"{error} (A page to point at ends in .html.)") from None
     found = _load(options.path).alignments(options.text)
     if found.attention_scores is None:
         raise ValueError(f"{options.path} is of a model without attention")
     if not found.target_tokens:
         raise ValueError(f"the answer to {options.text!r} is empty: nothing to draw")
-    draw = attention_page if options.output.suffix.lower() in (".html", ".htm") else plot_alignment
+    draw = attention_page if as_page else plot_alignment
     draw(
         found.attention_scores,
         found.source_tokens,
@@ -281,7 +288,7 @@ def main(arguments=None):
     parser = make_parser()
     options = parser.parse_args(arguments)
     if wrong := wrong_together(options):
-        parser.error(wrong)
+        parser.exit(2, f"{parser.prog} {options.command}: error: {wrong}\n")
     try:
         options.function(options)
     except KeyboardInterrupt:

@@ -26,7 +26,12 @@ def as_weights(weights, ranks=(2, 3)):
         ValueError: if they have another number of axes, or are negative or not finite.
     """
     if not isinstance(weights, (np.ndarray, list, tuple)):
-        weights = keras.ops.convert_to_numpy(upcast(weights))
+        try:
+            weights = keras.ops.convert_to_numpy(upcast(weights))
+        except (AttributeError, TypeError, ValueError):
+            raise ValueError(
+                f"`weights` must be an array of numbers. Received: {weights!r:.80}."
+            ) from None
     try:
         weights = np.asarray(weights, "float64")
     except (TypeError, ValueError) as error:  # e.g. rows of different lengths

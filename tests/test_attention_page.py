@@ -43,6 +43,13 @@ def test_any_text_can_stand_in_it():
     assert "<title>&lt;/title&gt;&lt;b&gt;$data &amp; 한</title>" in page.html
 
 
+@pytest.mark.parametrize("title", [5, b"ab", "half \ud800"])
+def test_any_title_can_stand_in_it(title, tmp_path):
+    page = attention_page(WEIGHTS, SOURCE, TARGET, title=title, names=["a", "\udc80"])
+    page.save(tmp_path / "page.html")
+    assert data_of(page)["title"] == str(title).replace("\ud800", "?")
+
+
 def test_nothing_is_loaded_from_elsewhere():
     page = attention_page(WEIGHTS, SOURCE, TARGET).html
     assert not re.search(r"https?:|src=|href=|@import|^import|^export", page, re.MULTILINE)
@@ -82,6 +89,8 @@ def test_files(tmp_path, monkeypatch):
         (ValueError, "`weights` must have a row for each target token", {"source": ["a"]}),
         (ValueError, "`source` must be a list of tokens", {"source": "abcd"}),
         (ValueError, "`weights`", {"weights": -WEIGHTS}),
+        (ValueError, "`weights` must be an array of numbers", {"weights": None}),
+        (ValueError, "`names` must be a list", {"names": 5}),
         (ValueError, "`weights`", {"weights": WEIGHTS * np.nan}),
     ],
 )

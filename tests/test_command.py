@@ -197,6 +197,8 @@ def test_plot(servable, tmp_path, capsys):
     assert f"{text} -> " in capsys.readouterr().out
     assert main(["plot", servable, "--text", text, "-o", str(tmp_path / "a.html")]) == 0
     assert "showAttention" in (tmp_path / "a.html").read_text("utf-8")
+    assert main(["plot", servable, "--text", text, "-o", str(tmp_path / "a.xyz")]) == 1
+    assert "png" in (said := capsys.readouterr().err) and ".html" in said
     assert main(["plot", servable, "--text", "", "-o", str(tmp_path / "b.svg")]) == 1
     assert "is empty: nothing to draw" in capsys.readouterr().err
 

@@ -75,6 +75,7 @@ def test_exported(name, tmp_path):
     model.quantize("int8")
     card = export_servable(model, tmp_path / "a", 2, 5)
     assert "int8" in str(card["config"]["quantized"]).lower()
+    assert card["dtype"] == "int8_from_float32"
     ask = load_servable(tmp_path / "a")
     ask = ask.generate if name == "language" else ask.translate
     mine = model.generate if name == "language" else model.translate
@@ -113,3 +114,10 @@ def test_what_a_config_can_not_tell_is_not_exported(name, export, tmp_path, monk
 
 def test_without_it_the_config_says_nothing():
     assert "quantized" not in make("recurrent").get_config()
+
+
+def test_litert_takes_the_exact_model(tmp_path):
+    model = make("recurrent")
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="Export the model as it was before, with `int8=True`"):
+        export_litert(model, tmp_path / "a.tflite")

@@ -47,7 +47,7 @@ def model_card(model, settings, loaded, checked, command=None, metrics=None):
             },
             "requires": _requirements(tokenizers),
             "parameters": model.count_params(),
-            "dtype": model.dtype_policy.name,
+            "dtype": _precision(model, config),
             "config": {name: x for name, x in config.items() if name not in tokenizers},
             "tokenizers": tokenizers,
             "search": settings._replace(search_options=_plain_options(settings))._asdict(),
@@ -63,6 +63,12 @@ def model_card(model, settings, loaded, checked, command=None, metrics=None):
             "metrics": metrics,
         }
     )
+
+
+def _precision(model, config):
+    """The name of the model's dtype policy; of a quantised one as of its layers."""
+    name, quantized = model.dtype_policy.name, config.get("quantized")
+    return f"{quantized['config']['config']['mode']}_from_{name}" if quantized else name
 
 
 def check_metrics(metrics):

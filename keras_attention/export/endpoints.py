@@ -66,6 +66,8 @@ def settings_for(
     for name, number in (("max_length", max_length), ("max_input_length", max_input_length)):
         if number is not None:
             check_positive(name, number)
+            if number >= 2**31:
+                raise ValueError(f"`{name}` must be below 2**31. Received: {number}.")
             if positions is not None and number > positions:
                 raise ValueError(
                     f"`{name}` must be at most {positions}, the number of positions that the "

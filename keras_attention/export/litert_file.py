@@ -70,6 +70,11 @@ def export_litert(
             f"`endpoint` must be one of {', '.join(ENDPOINTS)} for LiteRT. Received: {endpoint!r}."
         )
     settings = settings_for(model, max_length, None, 4, search_options)
+    if "quantized" in model.get_config():
+        raise ValueError(
+            "LiteRT does not take what `model.quantize` makes. Export the model as it was before, "
+            "with `int8=True` (in the command --int8)."
+        )
     function, names = plain_function(model, settings, endpoint, BATCH)
     with whole(path, overwrite) as file:
         file.write_bytes(_converted(tf, model, function, int8))

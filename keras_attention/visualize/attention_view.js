@@ -43,7 +43,7 @@ export function showAttention(place, data) {
     const row = element("div", { className: "tokens", dir: "auto" });
     row.dataset.side = side;
     rows[side] = data[side].map((text, place) => {
-      const token = element("button", { className: "token", type: "button" }, text);
+      const token = element("button", { className: "token", type: "button" }, text || "∅");
       const choice = { side, place };
       token.onmouseenter = token.onfocus = () => show(choice);
       token.onmouseleave = token.onblur = () => show(kept);

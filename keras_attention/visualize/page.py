@@ -116,18 +116,19 @@ def attention_page(weights, source, target, title=None, names=None, path=None):
     panels = weights.reshape(-1, len(target), len(source))
     if names is None:
         names = [f"head {index}" for index in range(len(panels))]
-    elif isinstance(names, str) or len(names) != len(panels):
+    elif not isinstance(names, (list, tuple)) or len(names) != len(panels):
         raise ValueError(
             f"`names` must be a list with a name for each of the {len(panels)} matrices of "
             f"`weights`. Received: {names!r}."
         )
     if path is not None and Path(path).suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"`path` must end in .html. Received: {str(path)!r}.")
+    title = None if title is None else _printable(title)
     data = {
-        "title": None if title is None else str(title),
+        "title": title,
         "source": source,
         "target": target,
-        "names": [str(name) for name in names],
+        "names": [_printable(name) for name in names],
         "weights": np.round(panels.astype("float64"), 4).tolist(),
     }
     page = AttentionPage(
@@ -143,6 +144,11 @@ def attention_page(weights, source, target, title=None, names=None, path=None):
     if path is not None:
         page.save(path)
     return page
+
+
+def _printable(x):
+    """Text without half letters, which no file can hold."""
+    return str(x).encode("utf-8", "replace").decode("utf-8")
 
 
 def _part(name):

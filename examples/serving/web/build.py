@@ -93,12 +93,12 @@ def add_model(path, max_length, folder):
     if not isinstance(model, (Seq2Seq, Transformer)):
         raise BuildError(f"{path} holds a {type(model).__name__}, which does not translate")
     told = {name: describe(name, getattr(model.inference, name)) for name in ("source", "target")}
-    for endpoint in ("encode", "step"):
-        export_onnx(model, folder / f"{endpoint}.onnx", endpoint, max_length)
-        told[endpoint] = f"{endpoint}.onnx"
     runtime = HERE / "node_modules" / "onnxruntime-web" / "dist"
     if not runtime.is_dir():
         install_runtime()
+    for endpoint in ("encode", "step"):
+        export_onnx(model, folder / f"{endpoint}.onnx", endpoint, max_length)
+        told[endpoint] = f"{endpoint}.onnx"
     (folder / "ort").mkdir()
     for name in RUNTIME:
         shutil.copy(runtime / name, folder / "ort")
