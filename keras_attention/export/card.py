@@ -68,7 +68,7 @@ def model_card(model, settings, loaded, checked, command=None, metrics=None):
 def _precision(model, config):
     """The name of the model's dtype policy; of a quantised one as of its layers."""
     name, quantized = model.dtype_policy.name, config.get("quantized")
-    return f"{quantized['config']['config']['mode']}_from_{name}" if quantized else name
+    return f"{quantized['mode']}_from_{name}" if quantized else name
 
 
 def check_metrics(metrics):

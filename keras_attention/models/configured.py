@@ -35,7 +35,7 @@ class ConfiguredModel(keras.Model):
         elif not plain:
             self._quantized = "with a function as filter (`filters` of `quantize`)"
         else:  # (Keras has put the mode's own config in place of None.)
-            self._quantized = {"config": config, "filters": filters}
+            self._quantized = {"mode": mode, "config": config, "filters": filters}
         if self._searches is not None:
             self._searches.forget()
 
