@@ -25,7 +25,12 @@ MODELS = {
     "language": lambda: causal_lm(LETTERS, layers=1, units=16, num_heads=2),
     "classifier": lambda: text_classifier(LETTERS, 3, layers=1, units=16, num_heads=2),
 }
+QUICK = ("recurrent", "classifier")
 IDS = np.array([[5, 6, 7, 2], [8, 9, 2, 0]], "int32")
+
+
+def some_or_slow(*names):
+    return [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in names]
 
 
 def make(name):
@@ -37,7 +42,7 @@ def inputs_of(model):
     return [IDS, IDS] if len(model.inputs) == 2 else IDS
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some_or_slow(*MODELS))
 def test_saved_and_loaded(name, tmp_path):
     model = make(name)
     exact = np.asarray(model(inputs_of(model)))
@@ -57,7 +62,7 @@ def test_saved_and_loaded(name, tmp_path):
     np.testing.assert_array_equal(again(inputs_of(model)), expected)
 
 
-@pytest.mark.parametrize("name", ["recurrent", "transformer"])
+@pytest.mark.parametrize("name", some_or_slow("recurrent", "transformer"))
 def test_searches_that_were_compiled_before_are_made_anew(name):
     model = make(name)
     before = model.translate("abc", max_length=5, details=True)
