@@ -60,7 +60,7 @@ export function showAttention(place, data) {
 
   const hint = "Point at a token to see its weights; click to keep it so.";
   view.append(element("p", { className: "hint" }, hint));
-  const cell = Math.max(3, Math.min(24, Math.floor(640 / Math.max(data.source.length, 1))));
+  const cell = Math.max(3, Math.min(24, Math.floor(640 / data.source.length)));
   const canvas = element("canvas", {
     width: cell * data.source.length,
     height: cell * data.target.length,
@@ -70,7 +70,7 @@ export function showAttention(place, data) {
   canvas.onmousemove = (event) => {
     const t = Math.floor((event.offsetY / canvas.clientHeight) * data.target.length);
     const s = Math.floor((event.offsetX / canvas.clientWidth) * data.source.length);
-    if (!matrix[t]?.[s] && matrix[t]?.[s] !== 0) return;
+    if (matrix[t]?.[s] === undefined) return; // on the border
     show({ side: "target", place: t });
     rows.source[s].classList.add("chosen");
   };
