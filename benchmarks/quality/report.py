@@ -207,13 +207,17 @@ def plain_keras(results):
     return table(head, rows)
 
 
+def by_kind(results):
+    """Pairs of an attention and its runs, of which there is one a seed."""
+    kinds = sorted({name.split("-")[1] for name in results})
+    return [(k, [x for name, x in results.items() if name.split("-")[1] == k]) for k in kinds]
+
+
 def reversal(results):
     """Accuracy by length: a row an attention, mean and deviation over seeds."""
-    kinds = sorted({name.split("-")[1] for name in results})
     groups = [group for group in next(iter(results.values()))["accuracy"] if group != "all"]
     rows = []
-    for kind in kinds:
-        mine = [x for name, x in results.items() if name.split("-")[1] == kind]
+    for kind, mine in by_kind(results):
         rows.append([kind, *(spread([x["accuracy"][g]["texts"] for x in mine]) for g in groups)])
     return table(["attention", *groups], rows)
 
@@ -224,8 +228,7 @@ def pronunciation_by_length(results):
         f"{x['from']}-{x['to']}" for x in next(iter(results.values()))["word_error_by_length"]
     ]
     rows = []
-    for kind in sorted({name.split("-")[1] for name in results}):
-        mine = [x for name, x in results.items() if name.split("-")[1] == kind]
+    for kind, mine in by_kind(results):
         columns = zip(*(x["word_error_by_length"] for x in mine), strict=True)
         whole = spread(x["word_error"] for x in mine)
         rows.append([kind, *(spread(x["word_error"] for x in column) for column in columns), whole])
@@ -239,8 +242,8 @@ def draw(results, path):
 
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
-    for kind in sorted({name.split("-")[1] for name in results}):
-        mine = [x["accuracy"] for name, x in results.items() if name.split("-")[1] == kind]
+    for kind, runs in by_kind(results):
+        mine = [x["accuracy"] for x in runs]
         groups = [group for group in mine[0] if group != "all"]
         shares = [100 * fmean(x[group]["characters"] for x in mine) for group in groups]
         axes.plot(groups, shares, marker="o", label=kind)
