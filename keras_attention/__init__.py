@@ -19,6 +19,7 @@ Every attention here is score -> mask -> normalise -> weighted sum. The package 
     loops          loops over time steps, in eager mode, graph and XLA
     search         output sequences from a step function, in the graph: greedy, beam, sampling
     text           text -> ids -> text, in the graph
+    explain        which mask blocks what, and where a mask was lost on the way
     models         whole models: seq2seq, transformer, causal language model, classifier
     export         trained models as SavedModels with text in and text out
     command        the command `keras-attention`: export, run, inspect, plot
@@ -42,6 +43,7 @@ from keras_attention.decoders.bridge import Bridge
 from keras_attention.decoders.luong import LuongDecoder
 from keras_attention.decoders.scheduled_sampling import InverseSigmoid, ScheduledSampling
 from keras_attention.decoders.transformer import TransformerDecoder
+from keras_attention.explain import MaskExplanation, explain_mask
 from keras_attention.export.litert_file import export_litert
 from keras_attention.export.onnx_file import export_onnx
 from keras_attention.export.saved_model import export_servable
@@ -112,7 +114,7 @@ from keras_attention.text import (
     SubwordTokenizer,
     WordTokenizer,
 )
-from keras_attention.visualize import alignment_text, attention_page, plot_alignment
+from keras_attention.visualize import alignment_text, attention_page, plot_alignment, plot_mask
 
 __all__ = [
     "attend",
@@ -173,6 +175,9 @@ __all__ = [
     "alignment_text",
     "attention_page",
     "plot_alignment",
+    "plot_mask",
+    "MaskExplanation",
+    "explain_mask",
     "AverageCheckpoints",
     "average_weights",
     "TransformerDecoder",

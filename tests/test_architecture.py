@@ -24,7 +24,7 @@ ORDER = [
     {"attend"},
     {"layers"},
     {"decoders"},
-    {"models", "callbacks"},
+    {"models", "callbacks", "explain"},
     {"export"},
     {"command", "__main__"},
 ]

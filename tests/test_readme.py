@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[1]
 PRINTED = {  # a line that each page prints
     "README.md": "(2, 1, 20) (2, 1) (2, 1, 20, 4)",
     "docs/attention.md": "True (2, 5)",
+    "docs/masks.md": "the mask of `query`, dropped by",
     "docs/serving.md": "'serve_tokens', 'serving_default', 'step'",
     "docs/transformer.md": "(None, None, 32)",
 }

@@ -1,10 +1,11 @@
 """Alignments as pictures, as pages for a browser, and as text: which source tokens each target
-token attended to.
+token attended to. Masks as pictures.
 
 Takes arrays, and writes files.
 """
 
 from keras_attention.visualize.labels import check_alignment
+from keras_attention.visualize.mask_picture import plot_mask
 from keras_attention.visualize.page import AttentionPage, attention_page
 from keras_attention.visualize.picture import check_format, load_matplotlib, plot_alignment
 from keras_attention.visualize.terminal import alignment_text
@@ -17,4 +18,5 @@ __all__ = [
     "check_format",
     "load_matplotlib",
     "plot_alignment",
+    "plot_mask",
 ]

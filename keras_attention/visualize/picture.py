@@ -58,10 +58,10 @@ def plot_alignment(
     weights, source, target = check_alignment(weights, source, target, ranks=(2, 3))
     panels = weights.reshape(-1, len(target), len(source))
     figure_class = load_matplotlib()
-    path = None if path is None else _check_path(path)
+    path = None if path is None else check_path(path)
     (source, target, texts), families = drawable(source, target, [] if title is None else [title])
     if ax is None:
-        figure, grid, cell = _new_figure(figure_class, len(panels), source, target, title)
+        figure, grid, cell = new_figure(figure_class, len(panels), source, target, title)
     elif len(panels) > 1:
         raise ValueError(f"`ax` takes one panel. Received weights of shape {weights.shape}.")
     else:
@@ -71,7 +71,7 @@ def plot_alignment(
     shown = {"vmin": 0, "vmax": max(1, weights.max()) if vmax is None else vmax, "cmap": cmap}
     for index, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
         image = axes.imshow(panel, aspect="auto", interpolation="nearest", **shown)
-        _label(axes, source, target, cell, families)
+        label_axes(axes, source, target, cell, families)
         if weights.ndim == 3:
             axes.set_title(f"head {index}", fontsize="small")
     for axes in grid.flat[len(panels) :]:
@@ -105,8 +105,19 @@ def load_matplotlib():
 # Drawing.
 
 
-def _new_figure(figure_class, panels, source, target, title):
-    """A figure for so many panels, their axes, and the size of a cell in inches."""
+def new_figure(figure_class, panels, source, target, title):
+    """A figure for pictures of cells `[T, S]`.
+
+    Args:
+        figure_class: what `load_matplotlib` gave.
+        panels: the number of pictures.
+        source: list of S labels above.
+        target: list of T labels beside.
+        title: text above all, or None.
+
+    Returns:
+        The figure, an array of its axes, and the size of a cell in inches.
+    """
     columns = math.ceil(math.sqrt(panels * len(target) / len(source)))
     columns = min(max(columns, 1), panels)
     rows = math.ceil(panels / columns)
@@ -126,7 +137,16 @@ def _font_size(cell):
     return min(10, max(5, 0.7 * 72 * cell))
 
 
-def _label(axes, source, target, cell, families):
+def label_axes(axes, source, target, cell, families):
+    """Writes labels above and beside a picture of cells `[T, S]`.
+
+    Args:
+        axes: where the picture is.
+        source: list of S labels.
+        target: list of T labels.
+        cell: size of a cell in inches; where labels would overlap, some are left out.
+        families: names of the fonts.
+    """
     em = _font_size(cell) / 72
     every = math.ceil(em / cell)
     upright = 0.7 * em * max(map(label_width, source)) < every * cell
@@ -169,7 +189,19 @@ def check_format(name, suffix):
     return suffix
 
 
-def _check_path(path):
+def check_path(path):
+    """Raises unless a picture, e.g. of weights `[T, S]`, can be written to a path.
+
+    Args:
+        path: the path; its suffix names the format.
+
+    Returns:
+        It as a `Path`.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        ValueError: if the suffix names no format.
+    """
     path = Path(path)
     check_format("path", path.suffix)
     check_folder(path)
