@@ -21,6 +21,12 @@ class MaskExplanation:
         lost: sentences that say where a mask was lost on the way.
         name: what was explained.
 
+    Returns:
+        The explanation; `str()` of it is what `explain_mask` prints.
+
+    Raises:
+        IndexError: by `blocked_by`, where `mask` has no such place.
+
     Example:
 
     >>> from keras_attention import causal_mask, explain_mask
