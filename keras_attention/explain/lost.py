@@ -53,15 +53,22 @@ class Call(NamedTuple):
 
 
 class Watch:
-    """Remembers where tensors come from, and the calls of attention layers."""
+    """Remembers where tensors `[B, T, ...]` come from, and the calls of attention layers.
 
-    def __init__(self):
+    Args:
+        inputs: the tensors that are there from the beginning.
+    """
+
+    def __init__(self, inputs):
         self.births = {}
         self.thieves = {}  # who took the mask off a tensor, by its identity
         self.calls = []
         self.outer = []  # the layers that are being called
+        self.first = frozenset(map(id, inputs))  # what was there from the beginning
+        self.begin(inputs)
 
     def begin(self, tensors):
+        """Remembers tensors `[B, T, ...]` that nothing made that was watched."""
         for x in tensors:
             self.births.setdefault(id(x), Birth(x, None, (), (), _mask(x) is not None))
 
@@ -116,13 +123,13 @@ class Watch:
         return None
 
     def _lost_unseen(self, x):
-        """Of a tensor that no layer made: whether one of the same steps had a mask before."""
+        """Of a tensor that no layer made: whether one of the same shape had a mask before."""
         birth = self.births.get(id(x))
         known = [y for y in self.births.values() if y.has_mask and y.tensor is not x]
-        if birth is None or not self._is_fresh(birth):
+        if birth is None or id(x) in self.first:
             return None
         for y in reversed(known):
-            if _same_steps(x, y.tensor) and len(y.tensor.shape) == len(x.shape):
+            if _shape(x) == _shape(y.tensor):
                 source = "an input" if y.maker is None else f"the output of {_named(y.maker)}"
                 inside = f" inside of {_named(self.outer[-1])}" if self.outer else ""
                 return (
@@ -130,12 +137,6 @@ class Watch:
                     f"boundary of a `tf.function`{inside}"
                 )
         return None
-
-    def _is_fresh(self, birth):
-        """Whether a tensor appeared in the middle, and was not an input from the beginning."""
-        return id(birth.tensor) not in self.first
-
-    first = frozenset()
 
 
 @contextlib.contextmanager
@@ -148,9 +149,7 @@ def watch_calls(inputs):
     Yields:
         A `Watch`.
     """
-    watch = Watch()
-    watch.begin(inputs)
-    watch.first = frozenset(map(id, inputs))
+    watch = Watch(inputs)
     layer_call, operation_call = keras.layers.Layer.__call__, keras.Operation.__call__
 
     def call_layer(self, *args, **kwargs):
@@ -225,11 +224,20 @@ def _is_attention(operation):
     return {"query", "value"} <= set(names)
 
 
+def _shape(x):
+    """The shape of a tensor; () where not even its rank is known."""
+    try:
+        return tuple(x.shape)
+    except ValueError:
+        return ()
+
+
 def _same_steps(x, y):
     """Whether two tensors have batch and steps in common, as far as is known."""
-    if min(len(x.shape), len(y.shape)) < 2:
+    x, y = _shape(x), _shape(y)
+    if min(len(x), len(y)) < 2:
         return False
-    pairs = zip(x.shape[:2], y.shape[:2], strict=True)
+    pairs = zip(x[:2], y[:2], strict=True)
     return all(a is None or b is None or a == b for a, b in pairs)
 
 
