@@ -4,6 +4,7 @@ import os
 import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("JAX_ENABLE_X64", "1")  # or float64 would be float32
 
 from typing import NamedTuple
 
@@ -12,16 +13,24 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
+from backend import BACKEND, compiled, compiled_loss, differentiate, tensor, to_numpy
+from keras import ops
+from other_backends import (  # noqa: F401  (hooks)
+    mark_what_does_not_apply,
+    pytest_configure,
+    pytest_terminal_summary,
+)
 
 from keras_attention import scores
 
 # On recent GPUs float32 products would otherwise keep 10 bits only.
 tf.config.experimental.enable_tensor_float_32_execution(False)
 
+# (What other_backends.MODES_HERE leaves out is never called.)
 MODES = {
     "eager": lambda function: function,
-    "graph": lambda function: tf.function(function),
-    "xla": lambda function: tf.function(function, jit_compile=True),
+    "graph": compiled,
+    "xla": lambda function: compiled(function, jit_compile=True),
 }
 
 # Largest difference allowed, absolute for values around 1 and relative beyond. The reference gets
@@ -31,18 +40,10 @@ MODES = {
 TOLERANCES = {"float64": 1e-12, "float32": 2e-6, "float16": 4e-3, "bfloat16": 3e-2}
 
 
-def to_numpy(value):
-    """NumPy arrays in place of tensors, at any depth of tuples; half precision as float32."""
-    if isinstance(value, (tuple, list)):
-        return type(value)(to_numpy(item) for item in value)
-    array = np.asarray(value)
-    return array.astype("float32") if array.dtype.name in ("float16", "bfloat16") else array
-
-
 def rounded(array, dtype):
     """The tensor of that dtype nearest to `array`, and its exact values in float64."""
-    tensor = tf.cast(tf.convert_to_tensor(array), dtype)
-    return tensor, tf.cast(tensor, "float64").numpy()
+    nearest = ops.cast(ops.convert_to_tensor(array), dtype)
+    return nearest, to_numpy(ops.cast(nearest, "float64"))
 
 
 def numerical_gradient(function, x, step=1e-6):
@@ -57,6 +58,24 @@ def numerical_gradient(function, x, step=1e-6):
             ends.append(float(function(moved)))
         gradient[index] = (ends[0] - ends[1]) / (2 * step)
     return gradient
+
+
+def assert_gradients(loss, variables, limit, nonzero=True):
+    """The gradients of the scalar `loss()` by each of the variables are the numerical ones."""
+    changing = compiled_loss(loss, variables)
+    for variable, gradient in zip(variables, differentiate(loss, (), variables), strict=True):
+        start, gradient = to_numpy(variable), to_numpy(gradient)
+
+        def moved(x, variable=variable):
+            variable.assign(x)
+            return changing()
+
+        numerical = numerical_gradient(moved, start)
+        variable.assign(start)
+        assert not nonzero or np.abs(gradient).max() > 0, variable.path
+        np.testing.assert_allclose(
+            gradient, numerical, rtol=limit, atol=limit / 10, err_msg=variable.path
+        )
 
 
 class Score(NamedTuple):
@@ -76,7 +95,7 @@ class Score(NamedTuple):
 
     def bind(self, weights, dtype="float64"):
         """The score as a function of query and key, with its weights in `dtype`."""
-        weights = {name: tf.cast(array, dtype) for name, array in weights.items()}
+        weights = {name: ops.cast(array, dtype) for name, array in weights.items()}
         return lambda query, key: self.function(query, key, **weights)
 
 
@@ -127,11 +146,12 @@ ONE_IN = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks as slow what ONE_IN leaves out."""
-    if keras.backend.backend() != "tensorflow":
-        return
+    """Marks as slow what ONE_IN leaves out, and what another backend than TensorFlow has not."""
+    mark_what_does_not_apply(items)
     seen = set()
     for item in items:
+        if BACKEND != "tensorflow" and item.path.name == "test_any_backend.py":
+            continue
         name = item.nodeid.partition("[")[0]
         leave = zlib.crc32(item.name.encode("utf-8")) % ONE_IN.get(item.path.name, 1)
         if hasattr(item, "callspec") and name in seen and leave:
@@ -158,7 +178,7 @@ def rng():
 
 @pytest.fixture(params=list(MODES))
 def mode(request):
-    """Name of the way to run: eager, graph (tf.function), xla (jit_compile=True)."""
+    """Name of the way to run: eager, graph (tf.function), xla (jit_compile=True, jax.jit)."""
     return request.param
 
 
@@ -167,8 +187,7 @@ def run(mode):
     """`run(function, *tensors)`: its result in this mode as NumPy arrays."""
 
     def call(function, *tensors):
-        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        return to_numpy(MODES[mode](function)(*tensors))
+        return to_numpy(MODES[mode](function)(*map(tensor, tensors)))
 
     return call
 

@@ -8,9 +8,10 @@ import pytest
 import reference_alignment as past_ref
 import reference_normalizers as normalizers_ref
 import tensorflow as tf
-from conftest import to_numpy
+from backend import tensor, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keras import ops
 from test_history import B, Dk, Dq, Dv, S, T, U, draw, make, step_of
 from test_layers import LAYERS, close, randomise
 
@@ -33,8 +34,8 @@ from keras_attention.layers import alignment as alignments
 @keras.saving.register_keras_serializable(package="test_alignment")
 def even_weights(scores, mask=None):
     """The same weight for all that may be attended."""
-    allowed = tf.ones_like(scores) if mask is None else tf.cast(mask, scores.dtype) + 0 * scores
-    return allowed / tf.maximum(tf.reduce_sum(allowed, -1, keepdims=True), 1)
+    allowed = ops.ones_like(scores) if mask is None else ops.cast(mask, scores.dtype) + 0 * scores
+    return allowed / ops.maximum(ops.sum(allowed, -1, keepdims=True), 1)
 
 
 @keras.saving.register_keras_serializable(package="test_alignment")
@@ -107,7 +108,7 @@ def test_normaliser_of_each_layer(kind, name, rng):
         np.zeros((*scores.shape[:-1], 1)),
         np.zeros((*scores.shape[:-2], scores.shape[-1], 1)),
         np.ones((*scores.shape[:-2], scores.shape[-1], 2)),
-        score=lambda query, key: tf.constant(scores),
+        score=lambda query, key: tensor(scores),
         mask=allowed,
         normalizer=layer.normalizer,
         return_attention_scores=True,
@@ -253,7 +254,7 @@ def test_steps_equal_the_sequence(name, rng):
         past = step[2]
         for key, old in zip(sorted(past), before, strict=True):  # a masked step keeps it
             hidden = ~query_mask[:, t]
-            assert np.array_equal(past[key].numpy()[hidden], old[hidden])
+            assert np.array_equal(to_numpy(past[key])[hidden], old[hidden])
     assert set(past) == carries == set(alignment)
     for key in past:
         close(past[key], alignment[key], "float64")
@@ -347,6 +348,7 @@ def test_dtypes(name, policy, rng):
         np.testing.assert_array_equal(to_numpy(again[0]), to_numpy(context))
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 @pytest.mark.parametrize("name", ["both", "location", "local"])
 def test_a_graph_of_unknown_sizes(name, rng):
     layer, _ = built(name)
@@ -370,11 +372,11 @@ def test_a_graph_of_unknown_sizes(name, rng):
 
 def test_advance():
     alignment = {
-        "position": tf.constant([3, 4]),
-        "previous": tf.constant([[0.0, 1.0]] * 2),
-        "coverage": tf.constant([[0.25, 1.5]] * 2),
+        "position": tensor([3, 4]),
+        "previous": tensor([[0.0, 1.0]] * 2),
+        "coverage": tensor([[0.25, 1.5]] * 2),
     }
-    after = alignments.advance(alignment, tf.constant([[0.75, 0.25]] * 2, "float16"))
+    after = alignments.advance(alignment, tensor([[0.75, 0.25]] * 2, "float16"))
     assert np.array_equal(after["position"], [4, 5])
     assert np.array_equal(after["previous"], [[0.75, 0.25]] * 2)
     assert np.array_equal(after["coverage"], [[1.0, 1.75]] * 2)

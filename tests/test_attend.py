@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from conftest import SCORES, TOLERANCES, numerical_gradient, rounded, to_numpy
+from backend import differentiate, tensor, to_numpy
+from conftest import SCORES, TOLERANCES, numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from keras import ops
 from keras.random import SeedGenerator
 
 from keras_attention.attend import attend
@@ -187,14 +189,15 @@ def test_one_key_head_for_all_query_heads(rng, assert_close):
         assert_close(a, e, "float64")
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 def test_unknown_batch_and_lengths(rng, assert_close):
     score = SCORES["general"]
     weights = score.weights(rng, Dq, Dk, U)
 
     def compute(query, key, value, lengths):
         mask = combine_masks(
-            padding_mask(lengths, tf.shape(key)[1]),
-            causal_mask(tf.shape(query)[1], tf.shape(key)[1]),
+            padding_mask(lengths, ops.shape(key)[1]),
+            causal_mask(ops.shape(query)[1], ops.shape(key)[1]),
         )
         return attended(score, weights, mask=mask)(query, key, value)
 
@@ -217,11 +220,11 @@ def test_score_and_normalizer_are_free_functions(rng):
     """A new kind of attention is a new piece: here the nearest key, and hard attention."""
 
     def distance(query, key):
-        return -tf.reduce_sum((query[..., :, None, :] - key[..., None, :, :]) ** 2, -1)
+        return -ops.sum((query[..., :, None, :] - key[..., None, :, :]) ** 2, -1)
 
     def hardmax(scores, mask):
-        scores = scores if mask is None else tf.where(mask, scores, scores.dtype.min)
-        return tf.one_hot(tf.argmax(scores, -1), tf.shape(scores)[-1], dtype=scores.dtype)
+        scores = scores if mask is None else ops.where(mask, scores, scores.dtype.min)
+        return ops.one_hot(ops.argmax(scores, -1), ops.shape(scores)[-1], dtype=scores.dtype)
 
     query, key = [[1.0, 2.0]], [[1.0, 2.0], [1.0, 3.0], [9.0, 9.0]]
     value = [[3.0], [5.0], [7.0]]
@@ -366,15 +369,14 @@ def test_numerical_gradients(rng, name):
 
         inputs = (arguments[name] for name in ("query", "key", "value"))
         bias = arguments["bias_of_scores"]
-        return tf.reduce_sum(attend(*inputs, bound, mask, bias) * cotangent)
+        return ops.sum(attend(*inputs, bound, mask, bias) * cotangent)
 
     arguments["bias_of_scores"] = arguments.pop("bias")
     arguments.update(weights)
-    tensors = {name: tf.constant(array) for name, array in arguments.items()}
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        result = total(tensors)
-    gradients = {name: to_numpy(g) for name, g in tape.gradient(result, tensors).items()}
+    found = differentiate(
+        lambda *tensors: total(dict(zip(arguments, tensors, strict=True))), arguments.values()
+    )
+    gradients = dict(zip(arguments, to_numpy(found), strict=True))
     for name, gradient in gradients.items():
         expected = numerical_gradient(
             lambda moved, name=name: total({**arguments, name: moved}), arguments[name]
@@ -387,23 +389,21 @@ def test_numerical_gradients(rng, name):
 def gradients_of(score, weights, mask, dtype, bias=None):
     """A function of query, key, value: their gradients and those of the score's weights."""
 
-    def compute(query, key, value):
-        variables = {name: tf.cast(array, dtype) for name, array in weights.items()}
-        inputs = [query, key, value]
-        with tf.GradientTape() as tape:
-            tape.watch([inputs, variables])
-            context, alignment = attend(
-                *inputs,
-                lambda q, k: score.function(q, k, **variables),
-                mask,
-                bias,
-                return_attention_scores=True,
-            )
-            total = tf.reduce_sum(tf.cast(context, "float32") ** 2)
-            total += tf.reduce_sum(tf.cast(alignment, "float32") ** 2)
-        return tape.gradient(total, inputs + list(variables.values()))
+    def total(query, key, value, *variables):
+        variables = dict(zip(weights, variables, strict=True))
+        results = attend(
+            query,
+            key,
+            value,
+            lambda q, k: score.function(q, k, **variables),
+            mask,
+            bias,
+            return_attention_scores=True,
+        )
+        return sum(ops.sum(ops.cast(x, "float32") ** 2) for x in results)
 
-    return compute
+    variables = [ops.cast(array, dtype) for array in weights.values()]
+    return lambda *inputs: differentiate(total, [*inputs, *variables])
 
 
 @ALL_SCORES
@@ -415,9 +415,10 @@ def test_gradients_where_nothing_may_be_attended(rng, name, bad):
     mask = RANDOM.copy()
     mask[:, :, 3] = False
     query, key, value = (to_numpy(x).copy() for x in tensors)
-    clean = gradients_of(score, weights, mask, "float32")(*map(tf.constant, (query, key, value)))
+    clean = gradients_of(score, weights, mask, "float32")(*map(tensor, (query, key, value)))
     query[0, 2], key[:, 3], value[:, 3] = bad, bad, bad
-    spoiled = gradients_of(score, weights, mask, "float32")(*map(tf.constant, (query, key, value)))
+    spoiled = gradients_of(score, weights, mask, "float32")(*map(tensor, (query, key, value)))
+    clean, spoiled = to_numpy(clean), to_numpy(spoiled)
     for c, s in zip(clean, spoiled, strict=True):
         assert np.isfinite(s).all()
         np.testing.assert_allclose(s, c, rtol=1e-6, atol=1e-6)
@@ -435,7 +436,7 @@ def test_finite_gradients(run, rng, name, dtype):
     query, key, value = (to_numpy(x).copy() for x in tensors)
     key[0, 4:], value[0, 4:] = np.nan, -np.inf
     mask = combine_masks(padding_mask(LENGTHS, S), RANDOM)
-    inputs = [tf.cast(x, dtype) for x in (query, key, value)]
+    inputs = [ops.cast(x, dtype) for x in (query, key, value)]
     for gradient in run(gradients_of(score, weights, mask, dtype), *inputs):
         assert np.isfinite(gradient).all()
         assert (gradient != 0).any()
@@ -446,8 +447,8 @@ def test_finite_gradients(run, rng, name, dtype):
 )
 def test_equal_masks_give_equal_gradients(mask):
     """A mask [B, 1, S] is no other mask than [B, T, S]: a hidden row's NaN stays hidden."""
-    query = tf.constant([[[np.nan, 1.0]] * 3])
-    key = tf.ones((1, 2, 2))
+    query = tensor([[[np.nan, 1.0]] * 3])
+    key = ops.ones((1, 2, 2))
     weights = {"v": np.ones(2), "bias": np.ones(2)}
     for gradient in gradients_of(SCORES["additive_bias"], weights, mask, "float32")(
         query, key, key
@@ -495,8 +496,8 @@ def test_seeded_dropout_is_repeatable(rng):
 
 def test_bias_is_added_after_the_upcast(run, dtype):
     """-1e9 is -inf in float16; added in float32 it hides a key without making NaN."""
-    query, key = tf.zeros((3, 1, 2), dtype), tf.zeros((3, 3, 2), dtype)
-    value = tf.cast([[[1.0], [2.0], [4.0]]] * 3, dtype)
+    query, key = ops.zeros((3, 1, 2), dtype), ops.zeros((3, 3, 2), dtype)
+    value = ops.cast([[[1.0], [2.0], [4.0]]] * 3, dtype)
     bias = np.array([[[0, -1e9, 0]], [[-1e9, -1e9, -1e9]], [[1e9, 0, 0]]], "float32")
     context = run(lambda *qkv: attend(*qkv, bias=bias), query, key, value)
     tolerance = 1e-2 if dtype == "bfloat16" else 1e-3
@@ -510,7 +511,7 @@ def test_bias_of_minus_infinity_is_a_mask(run, rng, dtype, assert_close):
     bias = rng.normal(size=(B, T, S)).astype("float32")
     bias[~RANDOM] = -np.inf
     bias[:, :, 6] = -np.inf
-    value = tf.concat([value[:, :6], tf.fill((B, 1, Dv), tf.cast(np.nan, dtype))], 1)
+    value = ops.concatenate([value[:, :6], ops.full((B, 1, Dv), ops.cast(np.nan, dtype))], 1)
     compute = attended(SCORES["scaled_dot"], {}, bias=bias)
     actual = run(compute, query, key, value)
     expected = ref.attend(*exact, scores_bias=bias)
@@ -522,13 +523,11 @@ def test_bias_of_minus_infinity_is_a_mask(run, rng, dtype, assert_close):
 
 def test_gradients_with_a_bias_of_minus_infinity(rng):
     tensors, _, _ = draw(rng, SCORES["scaled_dot"], dtype="float32")
-    bias = tf.Variable(np.where(RANDOM, 0.5, -np.inf).astype("float32"))
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        total = tf.reduce_sum(attend(*tensors, bias=bias) ** 2)
-    *gradients, of_bias = tape.gradient(total, [*tensors, bias])
+    bias = np.where(RANDOM, 0.5, -np.inf).astype("float32")
+    *gradients, of_bias = to_numpy(
+        differentiate(lambda *x: attend(*x[:3], bias=x[3]) ** 2, [*tensors, bias])
+    )
     assert all(np.isfinite(g).all() for g in gradients)
-    of_bias = to_numpy(of_bias)
     assert (of_bias[~RANDOM] == 0).all() and (of_bias[RANDOM] != 0).any()
 
 
@@ -560,7 +559,7 @@ def test_a_query_that_may_attend_to_nothing(run, dtype, dropout):
         asked = attend(query, memory, memory, return_attention_scores=True, **options)
         return *asked, attend(query, memory, memory, **options)
 
-    context, weights, context_alone = run(compute, tf.cast(QUERY, dtype), tf.cast(MEMORY, dtype))
+    context, weights, context_alone = run(compute, ops.cast(QUERY, dtype), ops.cast(MEMORY, dtype))
     assert np.array_equal(context, context_alone)
     assert np.isfinite(context).all()
     assert (context[0, 1] == 0).all() and (weights[0, 1] == 0).all()
@@ -577,8 +576,8 @@ def test_large_half_precision_numbers(run, half, size):
 
     The products are 102400 and 640000, and 80000 when scaled; float16 ends at 65504.
     """
-    query = tf.fill((1, 1, 64), tf.cast(size, half))
-    key = tf.cast(np.repeat([[[size], [size - 1], [-1]]], 64, -1), half)
+    query = ops.full((1, 1, 64), ops.cast(size, half))
+    key = ops.cast(np.repeat([[[size], [size - 1], [-1]]], 64, -1), half)
 
     def compute(query, key):
         scores = (scaled_dot_score, dot_score)
@@ -605,7 +604,7 @@ def test_floating_mask_and_bias():
         lambda m: m.astype("int32"),
         np.ndarray.tolist,
         lambda m: tuple(map(tuple, m.tolist())),
-        tf.constant,
+        tensor,
     ],
 )
 def test_forms_of_one_mask(rng, convert, causal):
@@ -629,7 +628,7 @@ def test_masked_values_may_be_anything(run, dtype):
         options = dict(return_attention_scores=True)
         return [attend(query, memory, memory, mask=m, **options) for m in ([row], [row, row])]
 
-    for context, weights in run(compute, tf.cast(QUERY, dtype), tf.cast(memory, dtype)):
+    for context, weights in run(compute, ops.cast(QUERY, dtype), ops.cast(memory, dtype)):
         expected = [[2.608859, 4.413289], [2.785916, 4.678875]]
         np.testing.assert_allclose(context[0], expected, rtol=CASE_TOLERANCE[dtype])
         assert (weights[:, :, 2] == 0).all()

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 import reference as ref
-import tensorflow as tf
 from conftest import rounded
+from keras import ops
 from test_layers import (
     ALL_MASKED,
     LAYER_TOLERANCES,
@@ -110,7 +110,7 @@ def test_settings_of_bias(rng):
     bias = layer.query_projection.bias
     close(bias, np.full(U, 2.0))
     assert float(sum(layer.losses)) == pytest.approx(0.5 * 4.0 * U)
-    close(tf.norm(bias.constraint(bias)), 1.0)
+    close(ops.norm(bias.constraint(bias)), 1.0)
 
 
 @pytest.mark.parametrize("units", [0, -3, 2.5, "7", None, True])

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import TOLERANCES, numerical_gradient, rounded, to_numpy
+from backend import to_numpy
+from conftest import TOLERANCES, numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

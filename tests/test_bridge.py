@@ -5,8 +5,9 @@ import copy
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from conftest import MODES, numerical_gradient, to_numpy
+from backend import tensor, to_numpy, variable_of
+from conftest import MODES, assert_gradients
+from keras import ops
 from test_layers import LAYER_TOLERANCES, close, randomise
 
 from keras_attention import Bridge
@@ -86,14 +87,14 @@ def test_kernel_initializer():
 def test_modes(mode, rng):
     bridge = make(dtype="float32")
     states = draw(rng, "float32")
-    results = MODES[mode](lambda *states: bridge(list(states)))(*map(tf.constant, states))
+    results = MODES[mode](lambda *states: bridge(list(states)))(*map(tensor, states))
     close(results, by_the_equation(bridge, states))
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_half_precision(policy, rng):
     bridge, states = make(dtype=policy), draw(rng)
-    results = bridge([tf.constant(x, "float32") for x in states])
+    results = bridge([tensor(x, "float32") for x in states])
     assert {x.dtype.name for x in results} == {policy.removeprefix("mixed_")}
     limit = LAYER_TOLERANCES[policy]
     for result, expected in zip(results, by_the_equation(bridge, states), strict=True):
@@ -102,27 +103,14 @@ def test_half_precision(policy, rng):
 
 def test_gradients_are_the_numerical_ones(rng):
     bridge = make()
-    given = [tf.Variable(x) for x in draw(rng)]
+    given = [variable_of(x) for x in draw(rng)]
     factors = [rng.normal(size=(B, size)) for size in bridge.sizes]
 
     def loss():
-        results = bridge([tf.convert_to_tensor(x) for x in given])
-        return sum(tf.reduce_sum(f * x) for f, x in zip(factors, results, strict=True))
+        results = bridge([tensor(x) for x in given])
+        return sum(ops.sum(f * x) for f, x in zip(factors, results, strict=True))
 
-    variables = given + [w.value for w in bridge.trainable_weights]
-    with tf.GradientTape() as tape:
-        start = loss()
-    compiled = tf.function(loss)
-    for variable, gradient in zip(variables, tape.gradient(start, variables), strict=True):
-        value = variable.numpy()
-
-        def moved(x, variable=variable):
-            variable.assign(x)
-            return compiled()
-
-        numerical = numerical_gradient(moved, value)
-        variable.assign(value)
-        np.testing.assert_allclose(gradient, numerical, rtol=1e-6, atol=1e-8)
+    assert_gradients(loss, given + bridge.trainable_weights, 1e-6, nonzero=False)
 
 
 def test_from_a_bidirectional_encoder(rng, tmp_path):

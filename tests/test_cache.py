@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import reference_pieces as ref
 import tensorflow as tf
-from conftest import MODES, rounded, to_numpy
+from backend import differentiate, tensor, to_numpy
+from conftest import MODES, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -148,12 +149,12 @@ def test_padding_between_the_steps(rng, kind):
             chunk[b, : turn[b]] = x[b, at[b] : at[b] + turn[b]]
         output, cache = layer(chunk, cache=cache, query_mask=mask, use_causal_mask=True)
         for b in range(B):
-            found[b].extend(output[b, : turn[b]].numpy())
+            found[b].extend(to_numpy(output[b, : turn[b]]))
             at[b] += turn[b]
     for _ in range(3):
         output, cache = layer(np.stack([x[b, at[b]] for b in range(B)]), cache=cache)
         for b in range(B):
-            found[b].append(output[b].numpy())
+            found[b].append(to_numpy(output[b]))
             at[b] += 1
     for b in range(B):
         close([np.array(found[b])], [expected(layer, x[b : b + 1, : at[b]], causal=True)[0][0]])
@@ -290,11 +291,11 @@ def test_shapes_of_the_caches():
 
 
 def test_positions_of_padding():
-    cache = {"next": tf.constant([5, 0])}
-    mask = tf.constant([[False, False, True, True], [True, True, False, True]])
+    cache = {"next": tensor([5, 0])}
+    mask = tensor([[False, False, True, True], [True, True, False, True]])
     positions, following = next_positions(cache, mask, 4)
-    assert positions.numpy().tolist() == [[5, 5, 5, 6], [0, 1, 1, 2]]
-    assert following.numpy().tolist() == [7, 3]
+    assert to_numpy(positions).tolist() == [[5, 5, 5, 6], [0, 1, 1, 2]]
+    assert to_numpy(following).tolist() == [7, 3]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -313,6 +314,7 @@ def test_no_samples_and_no_steps(rng, kind):
 # In graphs and loops
 
 
+@pytest.mark.tensorflow_only("tf.while_loop")
 @pytest.mark.parametrize(("name", "kind"), [("rotary", "static"), ("all", "rolling")])
 def test_a_while_loop(rng, mode, name, kind):
     """The cache goes through `tf.while_loop`, and through XLA, as it is."""
@@ -329,11 +331,12 @@ def test_a_while_loop(rng, mode, name, kind):
         _, _, outputs = tf.while_loop(
             lambda t, *_: t < T, body, (3, cache, outputs), maximum_iterations=T
         )
-        return tf.concat([prompt, tf.transpose(outputs.stack(), (1, 0, 2))], 1)
+        return ops.concatenate([prompt, ops.transpose(outputs.stack(), (1, 0, 2))], 1)
 
-    close([MODES[mode](run)(tf.constant(x))], [expected(layer, x, causal=True)[0]])
+    close([MODES[mode](run)(tensor(x))], [expected(layer, x, causal=True)[0]])
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 @pytest.mark.parametrize("kind", KINDS)
 def test_unknown_sizes(rng, kind):
     """One graph for all batches and chunks."""
@@ -360,10 +363,11 @@ def test_unknown_sizes(rng, kind):
             call(x[:, :2], cache)
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 def test_a_batch_size_that_is_a_tensor(rng):
     layer, x = made("rotary", "static"), draw(rng)
     call = tf.function(
-        lambda x: layer(x, cache=layer.start_cache(tf.shape(x)[0], T), use_causal_mask=True)[0],
+        lambda x: layer(x, cache=layer.start_cache(ops.shape(x)[0], T), use_causal_mask=True)[0],
         input_signature=[tf.TensorSpec((None, T, D))],
     )
     close([call(x)], [expected(layer, x, causal=True)[0]])
@@ -381,22 +385,18 @@ def test_a_layer_that_is_built_by_its_first_step(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_go_through_the_cache(rng, kind):
-    layer, x = made("all", kind), tf.constant(draw(rng))
-    out = tf.constant(draw(rng))
-    variables = [v.value for v in layer.trainable_variables]
+    layer, x, out = made("all", kind), draw(rng), draw(rng)
 
     def gradients(function):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = tf.reduce_sum(function() * out)
-        return to_numpy(tape.gradient(loss, [x, *variables]))
+        found = differentiate(lambda x: function(x) * out, [x], layer.trainable_variables)
+        return to_numpy(found)
 
-    def chunked():
+    def chunked(x):
         first, cache = layer(x[:, :4], cache=cache_of(kind, layer), use_causal_mask=True)
         second, _ = layer(x[:, 4:], cache=cache, use_causal_mask=True)
-        return tf.concat([first, second], 1)
+        return ops.concatenate([first, second], 1)
 
-    wanted = gradients(lambda: layer(x, use_causal_mask=True))
+    wanted = gradients(lambda x: layer(x, use_causal_mask=True))
     for found, full in zip(gradients(chunked), wanted, strict=True):
         np.testing.assert_allclose(found, full, rtol=1e-3, atol=1e-4)
         assert np.any(full != 0)
@@ -416,9 +416,10 @@ def language(layer, rng):
 
     def slow_step(tokens, state):
         ids, count = state
-        ids = tf.where(tf.range(ids.shape[1]) == count[:, None], tokens[:, None], ids)
+        ids = ops.where(ops.arange(ids.shape[1]) == count[:, None], tokens[:, None], ids)
         hidden = layer(ops.take(table, ids, axis=0), use_causal_mask=True)
-        return tf.gather(hidden, count, batch_dims=1) @ output, [ids, count + 1]
+        last = ops.take_along_axis(hidden, count[:, None, None], axis=1)[:, 0]
+        return last @ output, [ids, count + 1]
 
     return step, slow_step
 
@@ -512,6 +513,12 @@ def test_a_full_cache():
     refused(r"2 slots \(`max_length`\).*0 steps.*3 more", layer, x, cache=layer.start_cache(B, 2))
     _, cache = layer(x, cache=layer.start_cache(B, 4))
     refused(r"4 slots.*3 steps.*3 more", layer, x, cache=cache)
+
+
+@pytest.mark.tensorflow_only("errors that a graph raises when it runs")
+def test_a_full_cache_in_a_graph():
+    layer, x = make("none"), np.zeros((B, 3, D), "float32")
+    _, cache = layer(x, cache=layer.start_cache(B, 4))
     step = tf.function(lambda x, cache: layer(x, cache=cache))
     refused("4 slots", step, x, tf.errors.InvalidArgumentError, cache=cache)
     _, cache = step(x[:, 0], cache)  # there is room for one
@@ -584,8 +591,8 @@ def test_a_beam_sees_its_own_past(beams, steps, prompt, spare, static, seed):
     origins[:, :, : steps - 1] = rng.integers(0, beams, (B, beams, steps - 1))
     origins[:, :, steps - 1] = np.arange(beams)
     slots = prompt + (length if static else steps - 1) * beams
-    cache = {"mask": tf.zeros((B, slots), "bool")} | ({"length": 0} if static else {})
-    visible = to_numpy(own_past(cache, tf.constant(origins)))
+    cache = {"mask": ops.zeros((B, slots), "bool")} | ({"length": 0} if static else {})
+    visible = to_numpy(own_past(cache, tensor(origins)))
     assert visible.shape == (B, beams, slots if static else slots + beams)
     for (b, k, slot), seen in np.ndenumerate(visible):
         s, j = divmod(slot - prompt, beams)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from conftest import to_numpy
+from backend import tensor, to_numpy
+from keras import ops
 from test_layers import LAYERS, MaskOf, both, close, gradients, plain, randomise
 
 from keras_attention import (
@@ -306,6 +307,7 @@ def test_c09_rank_4(rng, axes, asked):
 # C10: keras#17655
 
 
+@pytest.mark.tensorflow_only("tf.function")
 def test_c10(kind, rng):
     class Block(keras.layers.Layer):
         """Masks vanish at the boundary of a `tf.function`: they are passed explicitly."""
@@ -337,10 +339,10 @@ def test_c11(kind, rng, policy):
     variables = layer.trainable_variables
 
     def rows(query, value):
-        return tf.gather(layer(query, value, attention_mask=mask), [0, 2], axis=1)
+        return ops.take(layer(query, value, attention_mask=mask), [0, 2], axis=1)
 
     def two_rows(query, value):
-        return layer(tf.gather(query, [0, 2], axis=1), value, attention_mask=mask[:, [0, 2]])
+        return layer(ops.take(query, [0, 2], axis=1), value, attention_mask=mask[:, [0, 2]])
 
     found = gradients(rows, x, x, variables=variables)
     assert all(np.all(np.isfinite(gradient)) for gradient in found)
@@ -444,7 +446,7 @@ def test_c16(kind, rng, causal):
         lambda mask: mask.astype("int32"),
         lambda mask: mask.tolist(),
         lambda mask: tuples(mask.astype(int).tolist()),
-        lambda mask: tf.constant(mask.astype("uint8")),
+        lambda mask: tensor(mask.astype("uint8")),
     ]
     results = [
         both(
@@ -510,6 +512,7 @@ def test_c20_in_a_model_of_one_sentence(kind, rng):
 # C21: pytorch#188765
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 @pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (1, 1, 1)], ids=str)
 @pytest.mark.parametrize("masked", [False, True])
 def test_c21(kind, rng, sizes, masked):

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from conftest import MODES, numerical_gradient, to_numpy
+from backend import compiled, differentiate, tensor, to_numpy, variable_of
+from conftest import MODES, assert_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keras import ops
 
 from keras_attention import (
     BahdanauAttention,
@@ -195,7 +197,7 @@ def test_modes(kind, mode, rng, assert_close):
         decode = tf.function(decode, input_signature=[tf.TensorSpec(*spec) for spec in shapes])
         # The same graph takes other sizes.
         decode(inputs[:1, :1], memory[:1, :2], MEMORY_MASK[:1, :2], MASK[:1, :1])
-    results = MODES[mode](decode)(*map(tf.constant, (inputs, memory, MEMORY_MASK, MASK)))
+    results = MODES[mode](decode)(*map(tensor, (inputs, memory, MEMORY_MASK, MASK)))
     check(results, expected, assert_close, "float32")
 
 
@@ -232,9 +234,9 @@ def test_initial_state_in_every_structure(kind, cell, rng):
     decoder = make(kind, cell)
     inputs, memory, state = draw(rng, decoder)
     flat = keras.tree.flatten(state)
-    structures = [state, tuple(state), flat, tuple(flat), list(map(tf.constant, flat))]
+    structures = [state, tuple(state), flat, tuple(flat), list(map(tensor, flat))]
     structures += [tuple(map(tuple, state))] if cell == "stack" else []
-    structures += [flat[0], tf.constant(flat[0])] if cell == "gru" else []
+    structures += [flat[0], tensor(flat[0])] if cell == "gru" else []
     expected = by_the_equations(decoder, inputs, memory, state)[0]
     for structure in structures:
         outputs = decoder(inputs, memory, initial_state=structure)
@@ -341,7 +343,7 @@ def test_implicit_masks_in_a_functional_model(kind, rng):
             np.testing.assert_allclose(a, b, atol=1e-12)
 
 
-@pytest.mark.parametrize("make_mask", [np.int32, np.uint8, np.ndarray.tolist, tf.constant])
+@pytest.mark.parametrize("make_mask", [np.int32, np.uint8, np.ndarray.tolist, tensor])
 @BOTH
 def test_masks_of_any_kind(kind, make_mask, rng):
     decoder = make(kind)
@@ -384,15 +386,13 @@ def test_a_memory_of_padding_only(kind, rng):
     decoder = make(kind)
     inputs, memory = draw(rng)
     nothing = np.zeros((B, S), bool)
-    with tf.GradientTape() as tape:
-        x = tf.constant(memory)
-        tape.watch(x)
-        outputs, weights = decoder(inputs, x, memory_mask=nothing, return_attention_scores=True)
-    assert np.all(np.array(weights) == 0)
+    outputs, weights = decoder(inputs, memory, memory_mask=nothing, return_attention_scores=True)
+    assert np.all(to_numpy(weights) == 0)
     np.testing.assert_allclose(
         outputs, decoder(inputs, np.zeros_like(memory), memory_mask=nothing), atol=1e-13
     )
-    assert np.all(np.array(tape.gradient(outputs, x)) == 0)
+    (gradient,) = differentiate(lambda x: decoder(inputs, x, memory_mask=nothing), [memory])
+    assert np.all(to_numpy(gradient) == 0)
 
 
 @BOTH
@@ -492,8 +492,8 @@ def test_stepping_equals_teacher_forcing(kind, cell, attention, rng):
     outputs, weights, state = decoder(
         inputs, memory, initial_state=initial, memory_mask=MEMORY_MASK, **EVERYTHING
     )
-    masked = tf.constant(memory)
-    masked._keras_mask = tf.constant(MEMORY_MASK)
+    masked = tensor(memory)
+    masked._keras_mask = tensor(MEMORY_MASK)
     precomputed = decoder.precompute(memory, memory_mask=MEMORY_MASK)
     assert isinstance(precomputed, tuple)
     for its_memory in (precomputed, list(precomputed), decoder.precompute(masked), masked):
@@ -522,7 +522,7 @@ def test_step_is_pure_and_takes_any_batch(kind, rng):
     output, state = decoder.step(inputs[:, 0], decoder.get_initial_state(B), plain)
     output, _ = decoder.step(inputs[:, 1], state, plain)
     beams = [0, 0, 1, 1, 1]
-    gathered = keras.tree.map_structure(lambda x: tf.gather(x, beams), (state, plain))
+    gathered = keras.tree.map_structure(lambda x: ops.take(x, beams, axis=0), (state, plain))
     wide, _ = decoder.step(inputs[beams, 1], *gathered)
     np.testing.assert_allclose(wide, np.array(output)[beams], atol=1e-13)
     again, _ = decoder.step(inputs[:, 1], state, plain)
@@ -540,7 +540,7 @@ def test_an_empty_batch(kind, cell):
     if cell == "lstm":  # keras.layers.LSTMCell itself fails on a batch of known size 0
         specs = [tf.TensorSpec((None, None, size)) for size in (D, Dm)]
         decode = tf.function(decode, input_signature=specs)
-    outputs, weights, state = decode(tf.zeros((0, T, D)), tf.zeros((0, S, Dm)))
+    outputs, weights, state = decode(ops.zeros((0, T, D)), ops.zeros((0, S, Dm)))
     size = {"bahdanau": U, "luong": 13}[kind]
     assert (outputs.shape, weights.shape) == ((0, T, size), (0, T, S))
     assert {tuple(x.shape) for x in state} == {(0, U)}
@@ -554,10 +554,10 @@ def test_inference_leaves_the_seeds_alone(kind, rng):
     """Else a served model would change a variable at each request."""
     decoder = make(kind, "stack", dropout=0.4)
     seeds = [v for v in decoder.variables if "seed" in v.path]
-    before = [v.numpy() for v in seeds]
+    before = [to_numpy(v) for v in seeds]
     assert before
     decoder(*draw(rng))
-    np.testing.assert_array_equal([v.numpy() for v in seeds], before)
+    np.testing.assert_array_equal([to_numpy(v) for v in seeds], before)
 
 
 @pytest.mark.parametrize("cell", ["gru", "stack"])
@@ -608,13 +608,13 @@ def model_of(decoder, jit_compile):
 def test_fit_twice_with_dropout_and_free_lengths(kind, cell, jit_compile, rng):
     decoder = make(kind, cell, dtype="float32", dropout=0.3)
     model = model_of(decoder, jit_compile)
-    before = [w.numpy() for w in model.trainable_weights]
+    before = [to_numpy(w) for w in model.trainable_weights]
     for steps, memory_steps in ((T, S), (T + 1, S - 1)):
         x = draw(rng, batch=4, steps=steps, memory_steps=memory_steps, dtype="float32")
         history = model.fit(x, np.ones((4, steps, 1)), batch_size=2, verbose=0)
         assert np.isfinite(history.history["loss"][0])
     for weight, old in zip(model.trainable_weights, before, strict=True):
-        assert np.all(np.isfinite(weight)) and np.any(weight.numpy() != old), weight.path
+        assert np.all(np.isfinite(weight)) and np.any(to_numpy(weight) != old), weight.path
     # Nothing of the graph is left behind: eager calls in training and inference still work.
     for training in (True, False):
         assert np.all(np.isfinite(decoder(*x, training=training)))
@@ -633,7 +633,7 @@ def variables_and_loss(kind, rng):
     mask = np.array([[1, 1, 1], [1, 0, 1]], bool)
     memory_mask = np.array([[1, 1, 0], [1, 1, 1]], bool)
     shapes = [(B, steps, TINY[0]), (B, memory_steps, TINY[1]), (B, TINY[2]), (B, TINY[2])]
-    given = [tf.Variable(rng.normal(size=shape)) for shape in shapes]
+    given = [variable_of(rng.normal(size=shape)) for shape in shapes]
     size = {"bahdanau": TINY[2], "luong": 13}[kind]
     shapes = [(B, steps, size), (B, steps, memory_steps), (B, TINY[2]), (B, TINY[2])]
     factors = [rng.normal(size=shape) for shape in shapes]
@@ -642,48 +642,31 @@ def variables_and_loss(kind, rng):
         inputs, memory, *state = given
         options = {"memory_mask": memory_mask, "mask": mask, **EVERYTHING}
         results = decoder(
-            tf.convert_to_tensor(inputs),
-            tf.convert_to_tensor(memory),
-            initial_state=[tf.convert_to_tensor(x) for x in state],
+            tensor(inputs),
+            tensor(memory),
+            initial_state=[tensor(x) for x in state],
             **options,
         )
         flat = keras.tree.flatten(results)
-        return sum(tf.reduce_sum(f * x) for f, x in zip(factors, flat, strict=True))
+        return sum(ops.sum(f * x) for f, x in zip(factors, flat, strict=True))
 
-    return given + [w.value for w in decoder.trainable_weights], loss
-
-
-def gradients_of(variables, loss):
-    with tf.GradientTape() as tape:
-        value = loss()
-    return tape.gradient(value, variables)
+    return given + decoder.trainable_weights, loss
 
 
 @BOTH
 def test_gradients_are_the_numerical_ones(kind, rng):
     """With respect to inputs, memory, state and every weight of cell, attention and decoder."""
     variables, loss = variables_and_loss(kind, rng)
-    compiled = tf.function(loss)
-    for variable, gradient in zip(variables, gradients_of(variables, loss), strict=True):
-        start = variable.numpy()
-
-        def moved(x, variable=variable):
-            variable.assign(x)
-            return compiled()
-
-        numerical = numerical_gradient(moved, start)
-        variable.assign(start)
-        assert np.abs(gradient).max() > 0
-        np.testing.assert_allclose(gradient, numerical, rtol=1e-6, atol=1e-7)
+    assert_gradients(loss, variables, 1e-6)
 
 
 @pytest.mark.slow
 @BOTH
 def test_gradients_in_xla_are_those_of_eager_mode(kind, rng):
     variables, loss = variables_and_loss(kind, rng)
-    eager = gradients_of(variables, loss)
-    compiled = tf.function(lambda: gradients_of(variables, loss), jit_compile=True)()
-    for a, b in zip(eager, compiled, strict=True):
+    eager = differentiate(loss, variables=variables)
+    in_xla = compiled(lambda: differentiate(loss, variables=variables), jit_compile=True)()
+    for a, b in zip(to_numpy(eager), to_numpy(in_xla), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
 
@@ -695,13 +678,14 @@ def test_rubbish_in_padding_reaches_nothing(kind, attention, rubbish, rng):
     clean = draw(rng)
 
     def run(inputs, memory):
-        tensors = [tf.constant(inputs), tf.constant(memory)]
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            results = decoder(*tensors, **BOTH_MASKS, **EVERYTHING)
-            loss = sum(tf.reduce_sum(x * x) for x in keras.tree.flatten(results))
-        sources = tensors + [w.value for w in decoder.trainable_weights]
-        return [*keras.tree.flatten(results), *tape.gradient(loss, sources)]
+        def results(*tensors):
+            return keras.tree.flatten(decoder(*tensors, **BOTH_MASKS, **EVERYTHING))
+
+        def loss(*tensors):
+            return sum(ops.sum(x * x) for x in results(*tensors))
+
+        found = differentiate(loss, [inputs, memory], decoder.trainable_weights)
+        return to_numpy([*results(inputs, memory), *found])
 
     masks = (MASK, MEMORY_MASK)
     soiled = [np.where(m[..., None], x, rubbish) for x, m in zip(clean, masks, strict=True)]

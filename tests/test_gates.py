@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from conftest import MODES, TOLERANCES, numerical_gradient, to_numpy
+from backend import compiled, differentiate, tensor, to_numpy
+from conftest import MODES, TOLERANCES, assert_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -45,8 +46,8 @@ def make(name, extra=E, dtype="float64", **kw):
 
 def draw(rng, batch=B, dtype="float64"):
     """Inputs, and the matrix that makes what the cell is fed with besides out of its state."""
-    inputs = tf.constant(rng.normal(size=(batch, T, D)), dtype)
-    return inputs, tf.constant(0.5 * rng.normal(size=(U, E)), dtype)
+    inputs = tensor(rng.normal(size=(batch, T, D)), dtype)
+    return inputs, tensor(0.5 * rng.normal(size=(U, E)), dtype)
 
 
 def first_state(cell, inputs):
@@ -157,7 +158,7 @@ def test_any_activations_and_sizes(name, activation, recurrent, sizes):
     cell.build((None, size + extra))
     rng = np.random.default_rng(1)
     x, e = rng.normal(size=(batch, size)), rng.normal(size=(batch, extra)) if extra else None
-    state = first_state(cell, tf.constant(x))
+    state = first_state(cell, tensor(x))
     gates = hoist(cell, size)
     output, new = gates.step(gates.project(x), e, state)
     expected = run_cell(cell, ops.concatenate([x, e], axis=-1) if extra else x, state)
@@ -213,6 +214,7 @@ def test_one_step_projects_as_all_do(name, rng):
     assert_equal([np.stack(steps, 1)], [gates.project(inputs)])
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 @pytest.mark.parametrize(
     ("name", "jit"), [*((name, False) for name in CELLS), ("stack", True), ("simple_rnn", True)]
 )
@@ -232,11 +234,11 @@ def test_unknown_batch_and_steps(name, jit, rng):
 
 def gradients(loop_of, cell, inputs, matrix):
     """With respect to the inputs, the matrix and the weights, of a loss that sees all results."""
-    weights = [weight.value for weight in cell.trainable_weights]
-    with tf.GradientTape() as tape:
-        tape.watch([inputs, matrix])
-        loss = tf.add_n([tf.reduce_sum(tf.sin(3 * x)) for x in loop_of(cell, inputs, matrix)])
-    return tape.gradient(loss, [inputs, matrix, *weights])
+    return differentiate(
+        lambda *args: sum(ops.sum(ops.sin(3 * x)) for x in loop_of(cell, *args)),
+        [inputs, matrix],
+        cell.trainable_weights,
+    )
 
 
 @pytest.mark.slow
@@ -252,20 +254,11 @@ def test_gradients_equal_those_of_the_cell(name, way, rng):
 def test_gradient_of_the_kernel_is_the_numerical_one(name, rng):
     cell, (inputs, matrix) = make(name), draw(rng)
     inputs = inputs[:, :2]
-    kernel = cell.kernel.numpy()
 
-    @tf.function
-    def loss(inputs, matrix):
-        return tf.add_n([tf.reduce_sum(tf.sin(3 * x)) for x in hoisted(cell, inputs, matrix)])
+    def loss():
+        return sum(ops.sum(ops.sin(3 * x)) for x in hoisted(cell, inputs, matrix))
 
-    def of_the_kernel(kernel):
-        cell.kernel.assign(kernel)  # Read anew in each call, in a graph too.
-        return loss(inputs, matrix)
-
-    expected = numerical_gradient(of_the_kernel, kernel)
-    cell.kernel.assign(kernel)
-    actual = gradients(hoisted, cell, inputs, matrix)[2]
-    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
+    assert_gradients(loss, [cell.kernel], 1e-6)
 
 
 # Dropout
@@ -341,11 +334,11 @@ def test_dropout_gradients_equal_those_of_the_cell(rng):
 def test_masks_are_drawn_anew_though_the_cell_kept_some():
     """A SimpleRNNCell called by itself keeps masks, in a graph even such that are of no use."""
     cell = make("simple_rnn", dropout=0.5)
-    state = [tf.zeros((3, U), "float64")]
-    tf.function(lambda: run_cell(cell, tf.ones((3, D + E), "float64"), state))()
-    with drawn_dropout(cell, tf.ones((B, D + E), "float64"), [state[0][:B]], True) as masks:
-        assert masks[0][0].numpy().shape == (B, D + E)
-    with drawn_dropout(cell, tf.ones((B, D + E), "float64"), [state[0][:B]], False) as masks:
+    state = [ops.zeros((3, U), "float64")]
+    compiled(lambda: run_cell(cell, ops.ones((3, D + E), "float64"), state))()
+    with drawn_dropout(cell, ops.ones((B, D + E), "float64"), [state[0][:B]], True) as masks:
+        assert to_numpy(masks[0][0]).shape == (B, D + E)
+    with drawn_dropout(cell, ops.ones((B, D + E), "float64"), [state[0][:B]], False) as masks:
         assert masks is None
 
 

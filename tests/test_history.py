@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import reference as ref
 import reference_alignment as past_ref
-import tensorflow as tf
-from conftest import MODES, numerical_gradient, to_numpy
+from backend import differentiate, tensor, to_numpy, variable_of
+from conftest import MODES, assert_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keras import ops
 from test_layers import LAYER_TOLERANCES, close, exact_weights, randomise
 
 from keras_attention import BahdanauAttention, Coverage, LocationFeatures
@@ -176,7 +177,7 @@ def test_modes(history, mode, rng):
     def call(query, value, key):
         return everything(layer, query, value, key, query_mask=QUERY_MASK, value_mask=VALUE_MASK)
 
-    context, weights, alignment = MODES[mode](call)(*map(tf.constant, inputs))
+    context, weights, alignment = MODES[mode](call)(*map(tensor, inputs))
     mask = np.broadcast_to(VALUE_MASK[:, None], (B, T, S))
     expected = by_the_equations(layer, *inputs, mask, QUERY_MASK)
     close(context, expected[0])
@@ -189,9 +190,9 @@ def test_modes(history, mode, rng):
 def test_half_precision(history, policy, rng):
     layer = make(history, policy, normalize=True)
     half = policy.removeprefix("mixed_")
-    inputs = [tf.cast(x, half) for x in draw(rng)]
+    inputs = [ops.cast(x, half) for x in draw(rng)]
     context, weights, alignment = everything(layer, *inputs)
-    expected = by_the_equations(layer, *(tf.cast(x, "float64").numpy() for x in inputs))
+    expected = by_the_equations(layer, *(to_numpy(ops.cast(x, "float64")) for x in inputs))
     assert context.dtype == weights.dtype == half
     limit = LAYER_TOLERANCES[policy]
     np.testing.assert_allclose(to_numpy(context), expected[0], atol=limit, rtol=limit)
@@ -284,7 +285,7 @@ def test_steps_equal_the_sequence(history, rng):
         close(one_weights, weights[:, t], "float64")
         for name in past:  # a masked step is not part of the past
             hidden = ~QUERY_MASK[:, t]
-            assert np.array_equal(past[name].numpy()[hidden], before[name].numpy()[hidden])
+            assert np.array_equal(to_numpy(past[name])[hidden], to_numpy(before[name])[hidden])
     for name in past:
         close(past[name], alignment[name], "float64")
 
@@ -339,8 +340,8 @@ def test_masked_key_equals_deleted_key(history, s):
     masked = everything(layer, query, value, key, value_mask=mask)
     deleted = everything(layer, query, without(value, s), without(key, s))
     close(masked[0], deleted[0], "float64")
-    close(without(masked[1].numpy().swapaxes(1, 2), s), np.swapaxes(deleted[1], 1, 2), "float64")
-    assert np.all(masked[1].numpy()[:, :, s] == 0)
+    close(without(to_numpy(masked[1]).swapaxes(1, 2), s), np.swapaxes(deleted[1], 1, 2), "float64")
+    assert np.all(to_numpy(masked[1])[:, :, s] == 0)
 
 
 @pytest.mark.parametrize("side", ["before", "behind"])
@@ -370,14 +371,17 @@ def test_rubbish_in_padding_reaches_no_gradient(history, rng):
     layer, clean = make(history), draw(rng)
 
     def run(*inputs):
-        tensors = [tf.constant(x) for x in inputs]
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            results = layer(
+        tensors = [tensor(x) for x in inputs]
+
+        def call(*tensors):
+            return layer(
                 *tensors, return_attention_scores=True, query_mask=QUERY_MASK, value_mask=VALUE_MASK
             )
-            loss = sum(tf.reduce_sum(x * x) for x in results)
-        return [*results, *tape.gradient(loss, [*tensors, *(w.value for w in layer.weights)])]
+
+        def loss(*tensors):
+            return sum(ops.sum(x * x) for x in call(*tensors))
+
+        return to_numpy([*call(*tensors), *differentiate(loss, tensors, layer.weights)])
 
     masks = (QUERY_MASK, VALUE_MASK, VALUE_MASK)
     soiled = [np.where(m[..., None], x, np.nan) for x, m in zip(clean, masks, strict=True)]
@@ -397,37 +401,20 @@ def test_gradients_are_the_numerical_ones(history, normalize, rng):
     query, value, key = draw(rng, steps=2, keys=3)
     memory = layer.precompute(value, key)
     past = {name: rng.random((B, 3)) for name in layer.history.carries}
-    given = [tf.Variable(x) for x in (query, value, key, *past.values())]
+    given = [variable_of(x) for x in (query, value, key, *past.values())]
     factors = [rng.normal(size=s) for s in ((B, 2, Dv), (B, 2, 3), (B, 3))]
     mask = np.array([[1, 1, 0], [1, 1, 1]], bool)
 
     def loss():
-        query, value, key, *alignment = map(tf.convert_to_tensor, given)
+        query, value, key, *alignment = map(tensor, given)
         memory = layer.precompute(value, key, value_mask=mask)
         alignment = dict(zip(past, alignment, strict=True))
         results = layer(query, memory=memory, alignment=alignment, return_attention_scores=True)
         flat = keras.tree.flatten(results)
-        return sum(tf.reduce_sum(f * x) for f, x in zip(factors, flat, strict=True))
+        return sum(ops.sum(f * x) for f, x in zip(factors, flat, strict=True))
 
     assert len(memory) == 2
-    variables = given + [w.value for w in layer.trainable_weights]
-    with tf.GradientTape() as tape:
-        value = loss()
-    compiled = tf.function(loss)
-    names = ["query", "value", "key", "past", *(w.path for w in layer.trainable_weights)]
-    for name, variable, gradient in zip(
-        names, variables, tape.gradient(value, variables), strict=True
-    ):
-        start = variable.numpy()
-
-        def moved(x, variable=variable):
-            variable.assign(x)
-            return compiled()
-
-        numerical = numerical_gradient(moved, start)
-        variable.assign(start)
-        assert np.abs(gradient).max() > 0, name
-        np.testing.assert_allclose(gradient, numerical, rtol=1e-5, atol=1e-7, err_msg=name)
+    assert_gradients(loss, given + layer.trainable_weights, 1e-5)
 
 
 # Keras around them
@@ -478,13 +465,13 @@ def test_history_by_name(name, kind):
 @pytest.mark.parametrize("history", ["fertility", "location"])
 def test_an_empty_batch(history):
     layer = make(history, "float32")
-    inputs = [tf.zeros((0, *shape)) for shape in ((T, Dq), (S, Dv), (S, Dk))]
-    with tf.GradientTape() as tape:
-        context, weights, alignment = everything(layer, *inputs)
-        loss = tf.reduce_sum(context)
+    inputs = [ops.zeros((0, *shape)) for shape in ((T, Dq), (S, Dv), (S, Dk))]
+    context, weights, alignment = everything(layer, *inputs)
     assert context.shape == (0, T, Dv) and weights.shape == (0, T, S)
     assert all(x.shape == (0, S) for x in alignment.values())
-    for gradient in tape.gradient(loss, [w.value for w in layer.trainable_weights]):
+    for gradient in differentiate(
+        lambda: everything(layer, *inputs)[0], variables=layer.trainable_weights
+    ):
         assert np.all(np.asarray(gradient) == 0)
 
 

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from conftest import MODES, rounded, to_numpy
+from backend import compiled_loss, differentiate, tensor, to_numpy, variable_of
+from conftest import MODES, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keras import ops
 
 from keras_attention import (
     BahdanauAttention,
@@ -159,14 +161,12 @@ def both(layer, *args, **kwargs):
 
 def gradients(function, *tensors, variables=()):
     """Gradients of a fixed weighted sum of the result, by the tensors and then the variables."""
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        result = tf.cast(function(*tensors), "float64")
-        weights = np.random.default_rng(8).normal(size=result.shape)
-        loss = tf.reduce_sum(result * weights)
-    sources = [*tensors, *(v.value for v in variables)]
-    return to_numpy(tape.gradient(loss, sources, unconnected_gradients="zero"))
+
+    def products(*tensors):
+        result = ops.cast(function(*tensors), "float64")
+        return result * np.random.default_rng(8).normal(size=result.shape)
+
+    return to_numpy(differentiate(products, tensors, variables))
 
 
 QUERY_MASK = np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], bool)
@@ -197,7 +197,7 @@ def test_equals_the_reference_in_every_mode(kind, mode, rng):
     def compute(query, value, key):
         return both(layer, query, value, key, **MASKS, use_causal_mask=True)
 
-    tensors = [tf.constant(x, "float32") for x in (query, value, key)]
+    tensors = [tensor(x, "float32") for x in (query, value, key)]
     if mode == "graph":
         signature = [tf.TensorSpec((None, None, x.shape[-1])) for x in tensors]
         compute = tf.function(compute, input_signature=signature)
@@ -239,7 +239,7 @@ def test_dtype_policies_in_every_mode(kind, rng, policy, mode):
 def test_inputs_of_another_dtype_are_cast_to_the_compute_dtype(kind, rng):
     layer = kind.build(rng, dtype="mixed_bfloat16")
     query, value, key = kind.arrays(rng)
-    tensors = [tf.constant(x, "float64") for x in (query, value, key)]
+    tensors = [tensor(x, "float64") for x in (query, value, key)]
     assert layer(*tensors).dtype == "bfloat16"
     close(layer(*tensors), kind.reference(layer, query, key, value)[0], "mixed_bfloat16")
 
@@ -280,18 +280,19 @@ def test_one_step_equals_a_sequence_of_length_1(kind, rng):
     )
 
 
+@pytest.mark.tensorflow_only("tf.while_loop")
 def test_one_step_with_memory_in_a_compiled_loop(kind, rng):
     """Step by step inside of one XLA program, equal to the whole sequence."""
     layer = kind.build(rng)
-    query, value, key = (tf.constant(x, "float32") for x in kind.arrays(rng))
+    query, value, key = (tensor(x, "float32") for x in kind.arrays(rng))
     memory = layer.precompute(value, key, value_mask=VALUE_MASK)
 
     @tf.function(jit_compile=True)
     def steps(query, memory):
         loop = tf.TensorArray("float32", size=T)
-        for t in tf.range(T):
+        for t in ops.arange(T):
             loop = loop.write(t, layer(query[:, t], memory=memory))
-        return tf.transpose(loop.stack(), (1, 0, 2))
+        return ops.transpose(loop.stack(), (1, 0, 2))
 
     close(steps(query, memory), layer(query, value, key, value_mask=VALUE_MASK))
 
@@ -394,9 +395,9 @@ def embedding(size=Dq):
     return layer
 
 
-def plain(tensor):
+def plain(x):
     """The values without their Keras mask."""
-    return tf.constant(np.asarray(tensor))
+    return tensor(np.asarray(x))
 
 
 class MaskOf(keras.layers.Layer):
@@ -457,11 +458,13 @@ def test_implicit_masks_in_fit(kind_with_weights):
     model.fit([QUERY_IDS, VALUE_IDS], target, verbose=0)
 
     rows = (QUERY_IDS != 0).astype("float32")[..., None]
-    with tf.GradientTape() as tape:
+
+    def loss():
         context, _ = explicit_masks(twin)
-        pooled = tf.reduce_sum(context * rows, 1) / rows.sum(1)
-        loss = tf.reduce_mean((pooled - target) ** 2)
-    steps = tape.gradient(loss, [v.value for v in twin.trainable_variables])
+        pooled = ops.sum(context * rows, 1) / rows.sum(1)
+        return ops.mean((pooled - target) ** 2)
+
+    steps = to_numpy(differentiate(loss, variables=twin.trainable_variables))
     for trained, before, step in zip(layer.get_weights(), twin.get_weights(), steps, strict=True):
         close(trained, before - 0.5 * step)
     assert any(np.any(np.abs(np.asarray(step)) > 1e-3) for step in steps)
@@ -680,6 +683,7 @@ def test_causal_mask_aligns_at_the_bottom_right(kind, rng, queries):
     close(both(layer, query, value, key, use_causal_mask=True), expected, "float64")
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 def test_causal_mask_in_a_graph_of_unknown_lengths(kind, rng):
     layer = kind.build(rng)
     query, value, key = (x.astype("float32") for x in kind.arrays(rng))
@@ -751,7 +755,7 @@ def test_sample_without_keys(kind, rng, policy):
 
 def padded(context):
     """A context of sample 0, with a sample 1 of zeros."""
-    return tf.concat([context, tf.zeros_like(context)], 0)
+    return ops.concatenate([context, ops.zeros_like(context)], 0)
 
 
 # NaN and Inf in what is hidden: query 1, key 2. With T = 5 and S = 3 the causal mask leaves
@@ -889,29 +893,27 @@ def test_gradient_of_a_learned_bias(kind, rng, policy):
 def test_gradients_are_those_of_finite_differences(kind, rng):
     """In float64, by inputs, bias and weights, along random directions."""
     layer = kind.build(rng, dtype="float64")
-    tensors = [tf.Variable(x) for x in (*kind.arrays(rng), rng.normal(size=(B, T, S)))]
+    tensors = [variable_of(x) for x in (*kind.arrays(rng), rng.normal(size=(B, T, S)))]
     weights_of_sum = rng.normal(size=(B, T, kind.reference(layer, *sample(kind, rng))[0].shape[-1]))
 
-    @tf.function
     def loss():
-        *inputs, bias = (x.value() for x in tensors)
+        *inputs, bias = (x.value for x in tensors)
         context = layer(*inputs, **MASKS, use_causal_mask=True, attention_bias=bias)
-        return tf.reduce_sum(context * weights_of_sum)
+        return ops.sum(context * weights_of_sum)
 
-    variables = [*tensors, *(v.value for v in layer.trainable_variables)]
-    with tf.GradientTape() as tape:
-        value = loss()
-    found, step = tape.gradient(value, variables), 1e-5
-    for variable, gradient in zip(variables, found, strict=True):
+    variables, step = [*tensors, *layer.trainable_variables], 1e-5
+    found = to_numpy(differentiate(loss, variables=variables))
+    compiled = compiled_loss(loss, variables)
+    for changed, gradient in zip(variables, found, strict=True):
         for _ in range(3):
-            direction = rng.normal(size=variable.shape)
+            direction = rng.normal(size=changed.shape)
             ends = []
             for sign in (1, -1):
-                variable.assign_add(sign * step * direction)
-                ends.append(float(loss()))
-                variable.assign_sub(sign * step * direction)
+                changed.assign_add(sign * step * direction)
+                ends.append(float(compiled()))
+                changed.assign_sub(sign * step * direction)
             expected = (ends[0] - ends[1]) / (2 * step)
-            actual = float(tf.reduce_sum(gradient * direction))
+            actual = np.sum(gradient * direction)
             assert actual == pytest.approx(expected, rel=1e-6, abs=1e-7)
     assert all(np.any(np.asarray(gradient) != 0) for gradient in found)
 
@@ -1325,7 +1327,7 @@ def symbolic(array):
 
 def refused(layer, arguments, *words):
     """The call raises a ValueError with these words, with tensors and with symbolic ones."""
-    for convert in (tf.convert_to_tensor, symbolic):
+    for convert in (tensor, symbolic):
         converted = {
             name: convert(x) if isinstance(x, np.ndarray) else x for name, x in arguments.items()
         }
@@ -1471,6 +1473,7 @@ def test_dropout_outside_of_0_to_1(kind, dropout):
         kind.make(dropout=dropout)
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 @pytest.mark.parametrize("name", ["value_mask", "attention_mask"])
 def test_mask_of_length_1_in_a_graph_of_unknown_lengths(kind, name):
     """Not broadcast there either, though only the run knows the lengths."""

@@ -6,9 +6,11 @@ import pytest
 import reference as ref
 import reference_local
 import tensorflow as tf
+from backend import compiled, compiled_loss, differentiate, tensor, to_numpy
 from conftest import MODES, numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keras import ops
 from test_layers import (
     ALL_MASKED,
     LAYER_TOLERANCES,
@@ -113,20 +115,20 @@ def expected(layer, query, value, key, mask=None, query_mask=None, memory_mask=N
 
 def test_places_count_real_steps():
     mask = np.array([[False, True, True, False, True]])
-    assert local.places_of(mask, 5).numpy()[mask].tolist() == [0, 1, 2]
-    assert local.places_of(None, 3).numpy().tolist() == [[0, 1, 2]]
+    assert to_numpy(local.places_of(mask, 5))[mask].tolist() == [0, 1, 2]
+    assert to_numpy(local.places_of(None, 3)).tolist() == [[0, 1, 2]]
 
 
 def test_monotonic_positions_go_on_from_the_steps_before():
     done, mask = np.array([4, 0], "int32"), np.array([[1, 0, 1], [0, 0, 1]], bool)
-    positions, done_after = local.monotonic_positions(tf.constant(done), mask, 3)
-    assert positions.numpy()[mask].tolist() == [4, 5, 0]
-    assert done_after.numpy().tolist() == [6, 1]
+    positions, done_after = local.monotonic_positions(tensor(done), mask, 3)
+    assert to_numpy(positions)[mask].tolist() == [4, 5, 0]
+    assert to_numpy(done_after).tolist() == [6, 1]
 
 
 def inside(x, window):
     """The entries of x `[B, R, W]` that the window of each query of sample 0 holds."""
-    rows = zip(x.numpy()[0], window.mask.numpy()[0, :, 0], strict=True)
+    rows = zip(to_numpy(x)[0], to_numpy(window.mask)[0, :, 0], strict=True)
     return [row[mask].tolist() for row, mask in rows]
 
 
@@ -145,7 +147,7 @@ def test_window_of_a_padded_memory_by_hand(monkeypatch):
     mask = np.array([[False, True, True, False, True]])
     window = local.window_around(np.array([[1.0, 3.0]], "float32"), 1, mask, 5)
     assert inside(window.index, window) == [[1, 2, 4], [4]]
-    spread = local.spread(tf.ones((1, 2, 1, 3)), window, mask, 5, 2).numpy()
+    spread = to_numpy(local.spread(ops.ones((1, 2, 1, 3)), window, mask, 5, 2))
     assert spread[0, 0].tolist() == [0, 1, 1, 0, 1]
 
 
@@ -203,7 +205,7 @@ def test_every_mode_with_poison_in_the_padding(rng, mode, kind):
     def compute(query, value, key):
         return both(layer, query, value, key, **MASKS, use_causal_mask=True)
 
-    tensors = [tf.constant(x, "float32") for x in (query, value, key)]
+    tensors = [tensor(x, "float32") for x in (query, value, key)]
     if mode == "graph":
         signature = [tf.TensorSpec((None, None, x.shape[-1])) for x in tensors]
         compute = tf.function(compute, input_signature=signature)
@@ -231,18 +233,18 @@ def test_long_memory_in_half_precision(kind):
     layer.build((1, 1, 1), (1, 1, 1))
     if kind == "predictive":
         for weight in layer.trainable_variables:
-            weight.assign(tf.ones(weight.shape))
+            weight.assign(ops.ones(weight.shape))
     size = 70_001
     value = np.zeros((1, size, 1), "float16")
     query = np.full((1, 1, 1), 0.0 if kind == "monotonic" else np.arctanh(0.5), "float16")
     alignment = layer.initial_alignment(layer.precompute(value))
     if kind == "monotonic":
-        alignment["position"] = tf.constant([size - 2])
+        alignment["position"] = tensor([size - 2])
         place = size - 2
     else:
         place = size / (1 + np.exp(-np.tanh(float(query[0, 0, 0]))))
     _, weights, _ = both(layer, query, value, alignment=alignment)
-    centre = np.average(np.arange(size), weights=weights[0, 0].numpy().astype("float64"))
+    centre = np.average(np.arange(size), weights=to_numpy(weights[0, 0]).astype("float64"))
     assert abs(centre - place) < 1
 
 
@@ -316,6 +318,7 @@ def test_any_normaliser_inside_of_the_window(rng, kind, normalizer):
     close(weights, layer.normalizer(scores, allowed > 0) * factor, "float64")
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 def test_lengths_that_decide_in_the_graph(mode):
@@ -325,12 +328,12 @@ def test_lengths_that_decide_in_the_graph(mode):
     signature = [tf.TensorSpec((None, None, Dq), "float64")] * 2
 
     def compute(query, value):
-        with tf.GradientTape() as tape:
-            tape.watch([query, value])
-            result = both(layer, query, value, training=False)
-            loss = sum(tf.reduce_sum(x**2) for x in result)
+        def loss(*inputs):
+            return sum(ops.sum(x**2) for x in both(layer, *inputs, training=False))
+
+        result = both(layer, query, value, training=False)
         dropped = layer(query, value, training=True)
-        return *result, *tape.gradient(loss, [query, value]), dropped
+        return *result, *differentiate(loss, [query, value]), dropped
 
     compiled = tf.function(compute, input_signature=signature, jit_compile=mode == "xla")
     for size in (SHORT * 3, SHORT * 3 + 1):
@@ -355,20 +358,19 @@ def test_gradients_equal_numerical_ones(rng, kind, score_mode):
     randomise(layer)
     masks = {"value_mask": [[False, True, True, True, True]], "query_mask": [[True] * 3 + [False]]}
 
-    @tf.function
     def result(*inputs):
-        return tf.concat(both(layer, *inputs, **masks), axis=-1)
+        return ops.concatenate(both(layer, *inputs, **masks), axis=-1)
 
     variables = layer.trainable_variables
     found = gradients(result, query, value, key, variables=variables)
     weights = np.random.default_rng(8).normal(size=(1, 4, 8))  # as in `gradients`
 
-    def loss(*inputs):
-        return np.sum(result(*map(tf.constant, inputs)) * weights)
+    loss = compiled(lambda *inputs: ops.sum(result(*inputs) * weights))
+    loss_now = compiled_loss(lambda: ops.sum(result(query, value, key) * weights), variables)
 
     def loss_of(variable, array):
         variable.assign(array)
-        return loss(query, value, key)
+        return loss_now()
 
     numerical = [
         numerical_gradient(lambda x: loss(x, value, key), query),
@@ -376,7 +378,7 @@ def test_gradients_equal_numerical_ones(rng, kind, score_mode):
         numerical_gradient(lambda x: loss(query, value, x), key),
     ]
     for variable in variables:
-        start = variable.numpy()
+        start = to_numpy(variable)
         numerical.append(numerical_gradient(lambda x, v=variable: loss_of(v, x), start))
         variable.assign(start)
     unread = 2 if score_mode == "location" else None  # the keys
@@ -396,9 +398,9 @@ def test_poison_in_padding_reaches_no_gradient(rng, kind):
         return layer(*args, value_mask=VALUE_MASK, query_mask=QUERY_MASK)
 
     clean = gradients(context, query, value, key, variables=variables)
-    hidden = tf.constant(~VALUE_MASK)[..., None]
-    value, key = (tf.where(hidden, np.nan, x) for x in (value, key))
-    query = tf.where(tf.constant(~QUERY_MASK)[..., None], np.nan, query)
+    hidden = tensor(~VALUE_MASK)[..., None]
+    value, key = (ops.where(hidden, np.nan, x) for x in (value, key))
+    query = ops.where(tensor(~QUERY_MASK)[..., None], np.nan, query)
     close(gradients(context, query, value, key, variables=variables), clean)
 
 
@@ -446,9 +448,9 @@ def test_masked_steps_count_as_removed(kind, seed, score_mode):
     context, weights = both(
         layer, query, value, key, query_mask=steps[None], value_mask=memory[None]
     )
-    assert not weights.numpy()[0, ~steps].any() and not weights.numpy()[0, :, ~memory].any()
+    assert not to_numpy(weights)[0, ~steps].any() and not to_numpy(weights)[0, :, ~memory].any()
     kept = both(layer, query[:, steps], value[:, memory], key[:, memory])
-    context, weights = context.numpy()[:, steps], weights.numpy()[:, steps][:, :, memory]
+    context, weights = to_numpy(context)[:, steps], to_numpy(weights)[:, steps][:, :, memory]
     close((context, weights), kept, "float64")
 
 
@@ -471,7 +473,7 @@ def test_padding_changes_nothing(rng, kind, side):
 def test_rows_sum_to_one_or_less(rng, kind):
     """local-p does not normalise again (equation 10)."""
     (query, value, key), _ = draw(rng)
-    sums = both(built(kind, dtype="float64"), query, value, key)[1].numpy().sum(-1)
+    sums = to_numpy(both(built(kind, dtype="float64"), query, value, key)[1]).sum(-1)
     if kind == "monotonic":
         np.testing.assert_allclose(sums, 1)
     else:
@@ -489,9 +491,9 @@ def test_windows_without_a_real_step(rng, kind):
     context, weights = both(layer, query, value, value_mask=mask)
     empty = np.array([t > 2 for t in range(9)])
     if kind == "monotonic":
-        np.testing.assert_array_equal(weights.numpy()[0, empty], 0)
-        np.testing.assert_array_equal(context.numpy()[0, empty], 0)
-        assert (weights.numpy()[0, ~empty].sum(-1) > 0.99).all()
+        np.testing.assert_array_equal(to_numpy(weights)[0, empty], 0)
+        np.testing.assert_array_equal(to_numpy(context)[0, empty], 0)
+        assert (to_numpy(weights)[0, ~empty].sum(-1) > 0.99).all()
     np.testing.assert_array_equal(weights[1], 0)
     np.testing.assert_array_equal(context[1], 0)
     assert all(
@@ -499,6 +501,7 @@ def test_windows_without_a_real_step(rng, kind):
     )
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 @LOCAL
 @pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (1, 1, 1), (2, 5, 2)], ids=str)
 def test_sizes_below_the_window(rng, kind, sizes):
@@ -511,7 +514,7 @@ def test_sizes_below_the_window(rng, kind, sizes):
     graph = tf.function(lambda *x: both(layer, *x), input_signature=signature)
     eager = both(layer, query, value, key)
     assert eager[0].shape == (batch, steps, Dv) and eager[1].shape == (batch, steps, size)
-    close(graph(*(tf.constant(x, "float32") for x in (query, value, key))), eager)
+    close(graph(*(tensor(x, "float32") for x in (query, value, key))), eager)
     close(eager, expected(layer, query, value, key))
 
 
@@ -537,7 +540,7 @@ def test_steps_equal_the_sequence(rng, kind, masked):
         close(found, [context[:, t], weights[:, t]])
     if kind == "monotonic":
         real = query_mask.sum(1).tolist() if masked else [T] * B
-        assert alignment["position"].numpy().tolist() == real
+        assert to_numpy(alignment["position"]).tolist() == real
         halves = [layer(query[:, :2], memory=memory, alignment=layer.initial_alignment(memory))]
         halves.append(layer(query[:, 2:], memory=memory, alignment=halves[0][1]))
         whole = layer(query, memory=memory)
@@ -553,10 +556,10 @@ def test_steps_in_a_compiled_loop(rng, kind):
     def steps(query, value, key):
         memory = layer.precompute(value, key, value_mask=VALUE_ONLY)
         loop, alignment = tf.TensorArray("float32", size=T), layer.initial_alignment(memory)
-        for t in tf.range(T):
+        for t in ops.arange(T):
             context, alignment = layer(query[:, t], memory=memory, alignment=alignment)
             loop = loop.write(t, context)
-        return tf.transpose(loop.stack(), (1, 0, 2))
+        return ops.transpose(loop.stack(), (1, 0, 2))
 
     close(steps(query, value, key), layer(query, value, key, value_mask=VALUE_ONLY))
 
@@ -568,10 +571,7 @@ def largest_tensor(function, *shapes):
     """Number of elements of the largest tensor in the graph of a function and its gradient."""
 
     def with_gradient(*inputs):
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            total = tf.reduce_sum(function(*inputs))
-        return tape.gradient(total, inputs)
+        return differentiate(function, inputs)
 
     graph = tf.function(with_gradient).get_concrete_function(*map(tf.TensorSpec, shapes)).graph
     shapes = [x.shape for operation in graph.get_operations() for x in operation.outputs]
@@ -579,6 +579,7 @@ def largest_tensor(function, *shapes):
     return max(shape.num_elements() for shape in shapes if shape.rank is not None)
 
 
+@pytest.mark.tensorflow_only("the nodes of a graph")
 @LOCAL
 def test_no_tensor_has_a_number_for_each_pair(kind):
     steps, size, features, window = 53, 1009, 2, 3
@@ -603,7 +604,7 @@ def test_memory_of_a_hundred_thousand_steps(kind):
     size, layer = 100_000, LuongAttention(local=kind, window=3)
     x = np.random.default_rng(0).normal(size=(1, size, 2)).astype("float32")
     layer.build(x.shape)
-    context = layer(x, use_causal_mask=kind == "monotonic").numpy()
+    context = to_numpy(layer(x, use_causal_mask=kind == "monotonic"))
     assert context.shape == x.shape and np.isfinite(context).all()
     if kind == "monotonic":  # the first query sees itself only, the last the last four
         np.testing.assert_allclose(context[0, 0], x[0, 0], rtol=1e-6)
@@ -644,13 +645,13 @@ def test_input_feeding_trains_under_xla(kind, score_mode):
     rng = np.random.default_rng(0)
     target, memory = rng.integers(1, 9, (4, 5)), rng.integers(1, 9, (4, 7))
     target[1, 3:] = memory[2, 4:] = 0
-    before = [w.numpy() for w in model.trainable_variables]
+    before = [to_numpy(w) for w in model.trainable_variables]
     uniform = np.full((4, 5, 7), 1 / 7)
     history = model.fit([target, memory], [target, uniform], epochs=3, verbose=0)
     losses = history.history["loss"]
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
     pairs = zip(before, model.trainable_variables, strict=True)
-    assert all(np.abs(old - new.numpy()).max() > 0 for old, new in pairs)
+    assert all(np.abs(old - to_numpy(new)).max() > 0 for old, new in pairs)
 
 
 @LOCAL

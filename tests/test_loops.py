@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from backend import compiled, differentiate, tensor
 from conftest import MODES, numerical_gradient
 from keras import ops
 
@@ -74,9 +75,10 @@ def test_scan_equals_a_python_loop(path, steps, rng):
 
 def test_scan_in_all_modes(mode, rng):
     values, real = draw(rng)
-    check(MODES[mode](scan)(tf.constant(values), tf.constant(real)), scan_in_python(values, real))
+    check(MODES[mode](scan)(tensor(values), tensor(real)), scan_in_python(values, real))
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 def test_scan_over_unknown_lengths(rng):
     specs = [tf.TensorSpec((None, None, D), "float64"), tf.TensorSpec((None, None), "bool")]
     compiled = tf.function(scan, input_signature=specs)
@@ -99,13 +101,10 @@ def test_gradient_of_scan_is_the_numerical_one(mode, rng):
         return ops.sum(outputs * factors) + ops.sum(products) + ends
 
     def gradient(values):
-        with tf.GradientTape() as tape:
-            tape.watch(values)
-            value = loss(values)
-        return tape.gradient(value, values)
+        return differentiate(loss, [values])[0]
 
-    actual = MODES[mode](gradient)(tf.constant(values))
-    numerical = numerical_gradient(tf.function(loss), values)
+    actual = MODES[mode](gradient)(tensor(values))
+    numerical = numerical_gradient(compiled(loss), values)
     np.testing.assert_allclose(actual, numerical, rtol=1e-6, atol=1e-8)
 
 
@@ -161,36 +160,40 @@ def test_loop_stops_when_it_is_told_to(path, name):
 
 def test_loop_in_all_modes(mode):
     limits, length = LIMITS["some steps"]
-    results = MODES[mode](lambda x: countdown(x, length))(tf.constant(limits))
+    results = MODES[mode](lambda x: countdown(x, length))(tensor(limits))
     outputs, state = results
     expected, expected_state, _ = countdown_in_python(limits, length)
     check([list(outputs), tuple(state)], [expected, expected_state])
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 def test_loop_over_an_unknown_batch():
     compiled = tf.function(
         lambda x: countdown(x, 5), input_signature=[tf.TensorSpec((None,), "int32")]
     )
     for limits, _ in LIMITS.values():
-        outputs, _ = compiled(tf.constant(limits, "int32"))
+        outputs, _ = compiled(tensor(limits, "int32"))
         expected = countdown_in_python(limits, 5)[0]
         for a, e in zip(outputs, expected, strict=True):
             np.testing.assert_array_equal(a, e)
 
 
-def growing(stop=lambda state: tf.constant(False)):
+def growing(stop=lambda state: tensor(False)):
     def step(index, state):
-        return [state[0][:, -1]], [tf.concat([state[0], state[0][:, -1:] + index], 1), state[1]]
+        return [state[0][:, -1]], [
+            ops.concatenate([state[0], state[0][:, -1:] + index], 1),
+            state[1],
+        ]
 
-    return loop_steps(step, [tf.zeros((B, 1), "int32"), tf.ones((B,))], 5, stop)
+    return loop_steps(step, [ops.zeros((B, 1), "int32"), ops.ones((B,))], 5, stop)
 
 
 def test_what_the_first_step_makes_longer_may_grow():
-    for run in (growing, tf.function(growing, autograph=False)):
+    for run in (growing, compiled(growing)):
         (outputs,), (grown, other) = run()
         np.testing.assert_array_equal(grown, [[0, 0, 1, 3, 6, 10]] * B)
         np.testing.assert_array_equal(outputs, [[0, 0, 1, 3, 6]] * B)
         np.testing.assert_array_equal(other, np.ones(B))
-    (outputs,), (grown, _) = growing(stop=lambda state: tf.shape(state[0])[1] > 3)
+    (outputs,), (grown, _) = growing(stop=lambda state: ops.shape(state[0])[1] > 3)
     np.testing.assert_array_equal(grown, [[0, 0, 1, 3]] * B)
     np.testing.assert_array_equal(outputs, [[0, 0, 1, 0, 0]] * B)

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 import reference_losses as ref
 import tensorflow as tf
-from conftest import numerical_gradient, rounded, to_numpy
+from backend import compiled, differentiate, tensor, to_numpy
+from conftest import numerical_gradient, rounded
+from keras import ops
 
 from keras_attention.losses import (
     CoverageLoss,
@@ -89,21 +91,14 @@ def test_mean_over_real_steps(case, run, dtype, assert_close):
 def test_gradient(case):
     """Numerically; and none from steps that are not real."""
     loss = case.loss()
-    y_pred = tf.constant(case.y_pred)
-    with tf.GradientTape() as tape:
-        tape.watch(y_pred)
-        value = loss(case.y_true, y_pred)
-    gradient = to_numpy(tape.gradient(value, y_pred))
+    (gradient,) = to_numpy(differentiate(lambda y_pred: loss(case.y_true, y_pred), [case.y_pred]))
     expected = numerical_gradient(lambda x: loss(case.y_true, x), case.y_pred)
     np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
     assert (gradient[~case.real] == 0).all()
 
 
 def value_and_gradient(loss, y_true, y_pred):
-    with tf.GradientTape() as tape:
-        tape.watch(y_pred)
-        value = loss(y_true, y_pred)
-    return value, tape.gradient(value, y_pred)
+    return loss(y_true, y_pred), differentiate(lambda x: loss(y_true, x), [y_pred])[0]
 
 
 def test_steps_that_are_not_real_may_hold_anything(case, run, rng):
@@ -147,8 +142,8 @@ class Carry(keras.layers.Layer):
 
 def test_implicit_masks(case):
     """A mask that says the same changes nothing; one that says less hides steps as well."""
-    y_pred = tf.constant(case.y_pred)
-    same = Carry(tf.constant(case.real))(y_pred)
+    y_pred = tensor(case.y_pred)
+    same = Carry(tensor(case.real))(y_pred)
     assert same._keras_mask is not None
     np.testing.assert_allclose(case.loss()(case.y_true, same), case.expected(), rtol=1e-12)
 
@@ -156,7 +151,7 @@ def test_implicit_masks(case):
     shorter[1, 4] = False
     hidden = shorter if case.y_true.ndim == 2 else shorter[..., None]
     np.testing.assert_allclose(
-        case.loss()(case.y_true, Carry(tf.constant(shorter))(y_pred)),
+        case.loss()(case.y_true, Carry(tensor(shorter))(y_pred)),
         case.expected(y_true=case.y_true * hidden),
         rtol=1e-12,
     )
@@ -167,8 +162,8 @@ def test_implicit_masks(case):
 def test_sample_weights(case, rng, shape, masked):
     weights = rng.random(shape)
     whole = np.broadcast_to(weights[:, None] if len(shape) == 1 else weights, (B, T))
-    y_pred = tf.constant(case.y_pred)
-    y_pred = Carry(tf.constant(case.real))(y_pred) if masked else y_pred
+    y_pred = tensor(case.y_pred)
+    y_pred = Carry(tensor(case.real))(y_pred) if masked else y_pred
     expected, count = case.expected(sample_weight=whole), case.real.sum()
 
     def value(reduction):
@@ -216,6 +211,7 @@ def test_shapes_that_do_not_fit(case):
             case.loss()(y_true, case.y_pred, sample_weight=np.ones(shape))
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 def test_unknown_shapes(case):
     spec = [tf.TensorSpec([None] * case.y_true.ndim, "int64"), tf.TensorSpec([None] * 3, "float64")]
     for jit in (False, True):
@@ -264,7 +260,7 @@ def test_ids_are_not_rounded(rng):
 
 def test_extreme_logits(run):
     """Forbidden tokens have logits of -inf; huge logits keep the loss and gradient finite."""
-    logits = tf.constant([[[1.0, -np.inf, 2.0], [1e30, -1e30, 0.0], [3e4, 0.0, -3e4]]])
+    logits = tensor([[[1.0, -np.inf, 2.0], [1e30, -1e30, 0.0], [3e4, 0.0, -3e4]]])
     value, gradient = run(
         lambda x: value_and_gradient(MaskedCrossEntropy(reduction="sum"), [[2, 1, 1]], x), logits
     )
@@ -272,6 +268,7 @@ def test_extreme_logits(run):
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.tensorflow_only("errors that a graph raises when it runs")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bad", [V, -1, 2**30])
 def test_ids_outside_of_the_vocabulary(rng, bad, smoothing):
@@ -281,7 +278,14 @@ def test_ids_outside_of_the_vocabulary(rng, bad, smoothing):
     for function in (loss, tf.function(loss)):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"{bad}"):
             function(ids, logits)
-    assert np.isnan(tf.function(loss, jit_compile=True)(ids, logits))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("bad", [V, -1, 2**30])
+def test_ids_outside_of_the_vocabulary_under_xla(rng, bad, smoothing):
+    logits, ids = rng.normal(size=(1, 2, V)).astype("float32"), np.array([[1, bad]])
+    loss = compiled(MaskedCrossEntropy(smoothing), jit_compile=True)
+    assert np.isnan(to_numpy(loss(tensor(ids), tensor(logits))))
 
 
 def test_errors():
@@ -324,7 +328,7 @@ def test_guided_alignment_has_its_least_value_at_the_gold(rng):
 @pytest.mark.parametrize("half", ["float16", "bfloat16", "float32"])
 def test_weights_of_zero_on_a_link(half):
     """Keep loss and gradients finite, in the dtype of the weights."""
-    weights = tf.cast([[[1.0, 0.0], [1 - 1e-6, 1e-6]]], half)
+    weights = ops.cast([[[1.0, 0.0], [1 - 1e-6, 1e-6]]], half)
     value, gradient = value_and_gradient(GuidedAlignmentLoss(), [[[0, 1], [0, 1]]], weights)
     assert gradient.dtype == half
     assert np.isfinite(value) and np.isfinite(to_numpy(gradient)).all()

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import reference as ref
 import reference_local
-import tensorflow as tf
+from backend import tensor, to_numpy
 from conftest import MODES, numerical_gradient, rounded
+from keras import ops
 from test_layers import (
     ALL_MASKED,
     LAYER_TOLERANCES,
@@ -97,14 +98,14 @@ def test_poison_in_padding_reaches_no_gradient(rng, score_mode):
     layer = built(score_mode)
     (query, value, key), _ = draw(rng, score_mode)
     mask = MASKS["value_mask"]
-    hidden = tf.constant(~mask)[..., None]
+    hidden = tensor(~mask)[..., None]
     variables = layer.trainable_variables
 
     def context(*args):
         return layer(*args, value_mask=mask)
 
     clean = gradients(context, query, value, key, variables=variables)
-    value, key = (tf.where(hidden, np.nan, x) for x in (value, key))
+    value, key = (ops.where(hidden, np.nan, x) for x in (value, key))
     close(gradients(context, query, value, key, variables=variables), clean)
 
 
@@ -217,7 +218,7 @@ def test_location_equals_the_equation(rng, max_memory, policy):
 def test_location_in_every_mode(rng, run):
     layer = located()
     (query, value, key), (q, v, _) = draw(rng, "general")
-    value = tf.where(np.arange(S)[:, None] < M, value, np.nan)  # nobody attends to these
+    value = ops.where(np.arange(S)[:, None] < M, value, np.nan)  # nobody attends to these
     found = run(lambda *x: both(layer, *x), query, value, key)
     close(found, expected_by_location(layer, q, v))
 
@@ -257,10 +258,10 @@ def test_location_score_is_what_the_layer_scores_with(rng, run):
     (query, value, key), (q, _, _) = draw(rng, "general")
     kernel = layer.location_kernel.value
     scores = run(lambda query, value: location_score(query, value, kernel), query, value)
-    right = reference_local.location_scores(q, kernel.numpy().T, np.ones((B, S), bool))
+    right = reference_local.location_scores(q, to_numpy(kernel).T, np.ones((B, S), bool))
     close(scores, right)
     _, weights = both(layer, query, value, key)
-    close(tf.nn.softmax(scores), weights)
+    close(ops.softmax(scores), weights)
 
 
 def test_location_score_of_a_kernel_that_does_not_fit():
@@ -273,7 +274,7 @@ def test_location_gradients(rng):
     layer = located(S + 2, dtype="float64")
     tensors, _ = draw(rng, "general", "float64")
     (kernel,) = layer.trainable_variables
-    start = kernel.numpy()
+    start = to_numpy(kernel)
     weights = np.random.default_rng(8).normal(size=(B, T, Dv))
 
     def loss(x):

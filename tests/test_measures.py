@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import reference_measures as ref
-import tensorflow as tf
+from backend import tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -127,7 +127,7 @@ def test_weights_that_do_not_sum_to_one():
 def test_what_weights_and_masks_may_be():
     expected = alignment_entropy([[0.5, 0.5], [0.0, 1.0]], [1, 1], [True, True])
     for dtype in ("float16", "bfloat16", "float32", "float64"):
-        weights = tf.constant([[0.5, 0.5], [0.0, 1.0]], dtype)
+        weights = tensor([[0.5, 0.5], [0.0, 1.0]], dtype)
         assert alignment_entropy(weights, np.array([1, 1])) == expected
         assert isinstance(alignment_entropy(weights), float)
         assert alignment_entropy(weights[None]).shape == (1,)

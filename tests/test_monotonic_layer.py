@@ -6,10 +6,11 @@ import keras
 import numpy as np
 import pytest
 import reference_normalizers as normalizers_ref
-import tensorflow as tf
-from conftest import MODES, numerical_gradient, to_numpy
+from backend import differentiate, tensor, to_numpy, variable_of
+from conftest import MODES, assert_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keras import ops
 from test_layers import close, randomise
 
 from keras_attention import (
@@ -41,9 +42,9 @@ def draw(rng, dtype="float64"):
 
 def choosing_probabilities(layer, query, value, mask):
     """sigmoid(v^T tanh(W q + U k) + r), `[B, T, S]`, 0 where masked."""
-    W, U = layer.query_projection.kernel.numpy(), layer.key_projection.kernel.numpy()
+    W, U = to_numpy(layer.query_projection.kernel), to_numpy(layer.key_projection.kernel)
     hidden = np.tanh((query @ W)[:, :, None] + (value @ U)[:, None])
-    p = 1 / (1 + np.exp(-(hidden @ layer.v.numpy() + float(layer.normalizer.r))))
+    p = 1 / (1 + np.exp(-(hidden @ to_numpy(layer.v) + float(layer.normalizer.r))))
     return np.where(mask[:, None], p, 0)
 
 
@@ -83,12 +84,15 @@ def test_parallel_equals_recursive_in_value_and_gradient(rng):
     results = []
     for way in ("parallel", "recursive"):
         layer = make(mode=way, noise=0.0)
-        with tf.GradientTape() as tape:
-            context, weights = layer(query, value, return_attention_scores=True, training=True)
-            loss = tf.reduce_sum(context**2) + tf.reduce_sum(weights**3)
-        results.append(
-            [context, weights, *tape.gradient(loss, [w.value for w in layer.trainable_weights])]
-        )
+
+        def call(layer=layer):
+            return layer(query, value, return_attention_scores=True, training=True)
+
+        def loss(call=call):
+            context, weights = call()
+            return ops.sum(context**2) + ops.sum(weights**3)
+
+        results.append([*call(), *differentiate(loss, variables=layer.trainable_weights)])
     for a, b in zip(*results, strict=True):
         close(a, b, "float64")
 
@@ -108,7 +112,7 @@ def test_inference_moves_on_or_ends(seed, masked):
     layer = make(seed=seed, scale=3.0)
     query, value = draw(np.random.default_rng(seed))
     options = {"value_mask": VALUE_MASK} if masked else {}
-    weights = weights_of(layer, query, value, **options).numpy()
+    weights = to_numpy(weights_of(layer, query, value, **options))
     for rows, real in zip(weights, VALUE_MASK, strict=True):
         place, ended = 0, False
         for row in rows:
@@ -137,7 +141,7 @@ def test_noise_is_drawn_in_training_only(rng):
 def test_noise_has_a_seed_and_differs_from_step_to_step():
     def one(seed):
         layer = ScaledDotProductAttention(normalizer=MonotonicAlignment(noise=2.0, seed=seed))
-        return weights_of(layer, np.zeros((1, 3, 2)), np.zeros((1, 5, 2)), training=True).numpy()
+        return to_numpy(weights_of(layer, np.zeros((1, 3, 2)), np.zeros((1, 5, 2)), training=True))
 
     np.testing.assert_array_equal(one(3), one(3))
     assert np.abs(one(3) - one(4)).max() > 1e-3
@@ -172,11 +176,11 @@ def test_gradients_are_the_numerical_ones(rng):
     query, value = draw(rng)
     query = query[:, :2]
     previous = rng.random((B, S))
-    given = [tf.Variable(x) for x in (query, value, previous)]
+    given = [variable_of(x) for x in (query, value, previous)]
     factors = [rng.normal(size=shape) for shape in ((B, 2, D), (B, 2, S), (B, S))]
 
     def loss():
-        query, value, previous = map(tf.convert_to_tensor, given)
+        query, value, previous = map(tensor, given)
         results = layer(
             query,
             memory=layer.precompute(value, value_mask=VALUE_MASK),
@@ -185,23 +189,9 @@ def test_gradients_are_the_numerical_ones(rng):
             training=True,
         )
         flat = keras.tree.flatten(results)
-        return sum(tf.reduce_sum(f * x) for f, x in zip(factors, flat, strict=True))
+        return sum(ops.sum(f * x) for f, x in zip(factors, flat, strict=True))
 
-    variables = given + [w.value for w in layer.trainable_weights]
-    with tf.GradientTape() as tape:
-        start = loss()
-    compiled = tf.function(loss)
-    for variable, gradient in zip(variables, tape.gradient(start, variables), strict=True):
-        value = variable.numpy()
-
-        def moved(x, variable=variable):
-            variable.assign(x)
-            return compiled()
-
-        numerical = numerical_gradient(moved, value)
-        variable.assign(value)
-        assert np.abs(gradient).max() > 0
-        np.testing.assert_allclose(gradient, numerical, rtol=1e-5, atol=1e-7)
+    assert_gradients(loss, given + layer.trainable_weights, 1e-5)
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
@@ -214,7 +204,7 @@ def test_modes(training, mode, rng):
             query, value, value_mask=VALUE_MASK, return_attention_scores=True, training=training
         )
 
-    results = MODES[mode](call)(tf.constant(query), tf.constant(value))
+    results = MODES[mode](call)(tensor(query), tensor(value))
     p = choosing_probabilities(layer, np.float64(query), np.float64(value), VALUE_MASK)
     row = normalizers_ref.monotonic if training else normalizers_ref.monotonic_hard
     close(results[1], by_the_equations(p, VALUE_MASK, row))
@@ -286,14 +276,14 @@ def test_a_decoder_trains(rng):
     model = keras.Model([inputs, memory], keras.layers.Dense(D)(decoder(inputs, memory)))
     model.compile(keras.optimizers.Adam(0.02), "mse")
     x = draw(rng, "float32")
-    before = {w.path: w.numpy() for w in model.trainable_weights}
+    before = {w.path: to_numpy(w) for w in model.trainable_weights}
     start = model.evaluate(x, x[0], verbose=0)
     model.fit(x, x[0], epochs=12, batch_size=B, verbose=0)
     assert model.evaluate(x, x[0], verbose=0) < start
     for weight in model.trainable_weights:
         assert np.all(np.isfinite(weight))
-        assert np.any(weight.numpy() != before[weight.path]), weight.path
-    soft = decoder(*x, return_attention_scores=True, training=True)[1].numpy()
+        assert np.any(to_numpy(weight) != before[weight.path]), weight.path
+    soft = to_numpy(decoder(*x, return_attention_scores=True, training=True)[1])
     assert np.any((soft > 0) & (soft < 1))
     assert set(np.unique(decoder(*x, return_attention_scores=True)[1])) <= {0.0, 1.0}
 

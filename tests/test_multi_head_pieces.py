@@ -8,7 +8,8 @@ import pytest
 import reference_pieces as ref
 import reference_positions as places
 import tensorflow as tf
-from conftest import MODES, numerical_gradient, rounded, to_numpy
+from backend import differentiate, dtype_of, tensor, to_numpy
+from conftest import MODES, assert_gradients, numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -183,7 +184,7 @@ def test_each_piece_in_every_mode(rng, mode, name):
     def call(x):
         return layer(x, use_causal_mask=True, return_attention_scores=True, **options)
 
-    close(MODES[mode](call)(tf.constant(x)), wanted)
+    close(MODES[mode](call)(tensor(x)), wanted)
 
 
 @pytest.mark.parametrize("name", PIECES)
@@ -370,13 +371,11 @@ def test_pieces_over_axes(rng, axes):
 @pytest.mark.parametrize("name", PIECES)
 def test_rows_that_see_nothing_are_0(rng, name):
     layer = make(name, groups=2)
-    x = tf.constant(rng.normal(size=(B, T, D)), "float32")
+    x = tensor(rng.normal(size=(B, T, D)), "float32")
     mask = np.ones((B, 1, T, T), bool)
     mask[0, :, 1], mask[1] = False, False
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        output, weights = layer(x, attention_mask=mask, return_attention_scores=True)
-    gradient = tape.gradient(output, x)
+    output, weights = to_numpy(layer(x, attention_mask=mask, return_attention_scores=True))
+    (gradient,) = to_numpy(differentiate(lambda x: layer(x, attention_mask=mask), [x]))
     assert np.all(output[0, 1] == 0) and np.all(weights[0, :, 1] == 0)
     assert np.all(output[1] == 0) and np.all(weights[1] == 0) and np.all(gradient[1] == 0)
     assert np.all(np.isfinite(gradient)) and np.any(gradient[0] != 0)
@@ -387,7 +386,7 @@ def test_a_mask_function_that_forbids_all(rng):
     x = rng.normal(size=(B, T, D)).astype("float32")
     for function, empty in (
         (lambda batch, head, query_index, key_index: query_index > 1, [0, 1]),
-        (lambda batch, head, query_index, key_index: tf.constant(False), range(T)),
+        (lambda batch, head, query_index, key_index: tensor(False), range(T)),
     ):
         for normalizer in ("softmax", SinkSoftmax(), "sparsemax"):
             layer = MultiHeadAttention(N, H, mask_function=function, normalizer=normalizer)
@@ -408,14 +407,12 @@ def test_a_modifier_forbids_by_minus_infinity(rng):
             ops.logical_and(key_index <= query_index, query_index > 0), scores, -np.inf
         ),
     )
-    x = tf.constant(rng.normal(size=(B, T, D)), "float32")
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        output, weights = causal(x, return_attention_scores=True)
+    x = tensor(rng.normal(size=(B, T, D)), "float32")
+    output, weights = to_numpy(causal(x, return_attention_scores=True))
     wanted = to_numpy(layer(x, use_causal_mask=True, return_attention_scores=True))
     close((output[:, 1:], weights[:, :, 1:]), (wanted[0][:, 1:], wanted[1][:, :, 1:]))
     assert np.all(weights[:, :, 0] == 0)
-    assert np.all(np.isfinite(tape.gradient(output, x)))
+    assert np.all(np.isfinite(to_numpy(differentiate(causal, [x])[0])))
 
 
 @pytest.mark.parametrize("name", PIECES)
@@ -425,12 +422,13 @@ def test_nan_in_padding_stays_there(rng, name):
     x = rng.normal(size=(B, T, D)).astype("float32")
     results = []
     for padding in (0.0, np.nan):
-        padded = tf.constant(np.where(QUERY_MASK[..., None], x, padding), "float32")
-        with tf.GradientTape() as tape:
-            tape.watch(padded)
-            output = layer(padded, query_mask=QUERY_MASK, positions=COUNTED)
-        sources = [padded, *(v.value for v in layer.trainable_variables)]
-        results.append([output, *tape.gradient(output, sources, unconnected_gradients="zero")])
+        padded = tensor(np.where(QUERY_MASK[..., None], x, padding), "float32")
+
+        def call(x):
+            return layer(x, query_mask=QUERY_MASK, positions=COUNTED)
+
+        gradients = differentiate(call, [padded], layer.trainable_variables)
+        results.append(to_numpy([call(padded), *gradients]))
     for first, second in zip(*results, strict=True):
         np.testing.assert_array_equal(first, second)
     assert np.all(np.isfinite(results[0][0]))
@@ -447,14 +445,10 @@ def test_gradients_are_those_of_finite_differences(rng, name):
     options = {"query_mask": QUERY_MASK, "positions": COUNTED, "use_causal_mask": True}
 
     def loss(x):
-        return tf.reduce_sum(layer(x, **options) * out)
+        return ops.sum(layer(x, **options) * out)
 
-    x = tf.constant(x)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        value = loss(x)
     variables = layer.trainable_variables
-    gradient, *others = tape.gradient(value, [x, *(v.value for v in variables)])
+    gradient, *others = to_numpy(differentiate(loss, [x], variables))
     for variable, found in zip(variables, others, strict=True):
         start, direction = to_numpy(variable.value), rng.normal(size=variable.shape)
 
@@ -474,19 +468,14 @@ def test_gradients_are_those_of_finite_differences(rng, name):
 def test_gradient_of_one_sink(rng):
     """The gradient by each sink, one at a time."""
     piece = SinkSoftmax(dtype="float64")
-    scores = tf.constant(rng.normal(size=(B, N, 3, 5)))
+    scores = tensor(rng.normal(size=(B, N, 3, 5)))
     piece.build(scores.shape)
     weight = rng.normal(size=scores.shape)
 
-    def loss(sinks):
-        piece.sinks.assign(sinks)
-        return tf.reduce_sum(piece(scores, mask=np.arange(5) < 4) * weight)
-
-    start = rng.normal(size=N)
-    with tf.GradientTape() as tape:
-        value = loss(start)
-    found = tape.gradient(value, piece.sinks.value)
-    np.testing.assert_allclose(found, numerical_gradient(loss, start), rtol=1e-6, atol=1e-8)
+    piece.sinks.assign(rng.normal(size=N))
+    assert_gradients(
+        lambda: ops.sum(piece(scores, mask=np.arange(5) < 4) * weight), piece.variables, 1e-6
+    )
 
 
 # Sinks
@@ -523,6 +512,7 @@ def test_sinks_need_heads():
 # Sizes that are not known, and none at all
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 @pytest.mark.parametrize("mode", [m for m in MODES if m != "eager"])
 def test_unknown_sizes(rng, mode):
     layer = make("all", groups=2)
@@ -562,6 +552,7 @@ def test_nothing_at_all(name):
         assert np.all(output == 0)
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [("positions", []), ("positions", [B]), ("query_mask", [B]), ("value_mask", [B])],
@@ -577,6 +568,7 @@ def test_a_length_of_1_in_a_graph_of_unknown_lengths(name, sizes):
         call(x, np.ones((*sizes, 1), dtype))
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 def test_a_batch_of_1_in_a_graph_of_unknown_batches():
     """The keys of one sample must not stand for those of all."""
     layer = make("rotary", cross=True)
@@ -595,13 +587,13 @@ def test_a_batch_of_1_in_a_graph_of_unknown_batches():
 def test_large_activations_in_mixed_precision(rng, name, policy):
     """Projected queries and keys go up to some hundreds: products of them pass 65,504."""
     layer = make(name, groups=2, dtype=policy)
-    x = tf.constant(200 * rng.normal(size=(B, T, D)), "float32")
-    with tf.GradientTape() as tape:
-        output, weights = layer(x, return_attention_scores=True)
-        loss = tf.reduce_sum(tf.cast(output, "float32") ** 2) * 1e-6
-    assert output.dtype == layer.compute_dtype and layer.variable_dtype == "float32"
-    gradients = tape.gradient(loss, [v.value for v in layer.trainable_variables])
-    for values in (output, weights, *(g for g in gradients if g is not None)):
+    x = tensor(200 * rng.normal(size=(B, T, D)), "float32")
+    output, weights = layer(x, return_attention_scores=True)
+    assert dtype_of(output) == layer.compute_dtype and layer.variable_dtype == "float32"
+    gradients = differentiate(
+        lambda: ops.cast(layer(x), "float32") ** 2 * 1e-6, variables=layer.trainable_variables
+    )
+    for values in (output, weights, *gradients):
         assert np.all(np.isfinite(to_numpy(values))), name
 
 

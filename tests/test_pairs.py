@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from backend import tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keras import ops
 
 from keras_attention.pairs import Pairs
 
@@ -31,7 +33,7 @@ def test_parts_say_the_same_as_the_whole(data):
     shapes = {"rows": (2, steps, 1), "columns": (2, 1, keys), "mask": (2, steps, keys)}
     kinds = data.draw(st.sets(st.sampled_from(["rows", "columns", "rows columns", "mask"])))
     parts = {
-        name: tf.constant(rng.random(shape) > 0.5)
+        name: tensor(rng.random(shape) > 0.5)
         for name, shape in shapes.items()
         if any(name in kind for kind in kinds)
     }
@@ -58,6 +60,7 @@ def test_parts_say_the_same_as_the_whole(data):
             np.testing.assert_array_equal(np.broadcast_to(found, wanted.shape), wanted, name)
 
 
+@pytest.mark.tensorflow_only("sizes that a graph does not know")
 @pytest.mark.parametrize("what", [{"causal": True}, {"window": 2}, {"causal": True, "window": 3}])
 @pytest.mark.parametrize("sizes", [(4, 4), (2, 5), (5, 2)])
 def test_sizes_of_a_graph(what, sizes):
@@ -68,7 +71,7 @@ def test_sizes_of_a_graph(what, sizes):
         pairs = Pairs(**what, sizes=(steps, keys))
         return pairs.merged().mask, pairs.queries(), pairs.keys()
 
-    mask, queries, keys = found(*map(tf.constant, sizes))
+    mask, queries, keys = found(*map(tensor, sizes))
     expected = all_pairs(Pairs(**what), *sizes)[0]
     np.testing.assert_array_equal(mask, expected)
     np.testing.assert_array_equal(queries[:, 0], expected.any(1))
@@ -76,8 +79,8 @@ def test_sizes_of_a_graph(what, sizes):
 
 
 def test_slopes_are_a_bias():
-    slopes = tf.constant([0.5, 2.0])[:, None, None]
-    bias = Pairs(slopes=slopes, bias=tf.ones((2, 1, 3)), sizes=(2, 3)).merged().bias
+    slopes = tensor([0.5, 2.0])[:, None, None]
+    bias = Pairs(slopes=slopes, bias=ops.ones((2, 1, 3)), sizes=(2, 3)).merged().bias
     np.testing.assert_allclose(bias[0], [[0.5, 1.0, 0.5], [0.0, 0.5, 1.0]])
     np.testing.assert_allclose(bias[1], [[-1.0, 1.0, -1.0], [-3.0, -1.0, 1.0]])
     assert Pairs(slopes=slopes, sizes=(2, 3)).map(lambda x: x).merged().mask is None

@@ -7,8 +7,7 @@ import keras
 import numpy as np
 import pytest
 import reference_alignment as past_ref
-import tensorflow as tf
-from conftest import to_numpy
+from backend import compiled, differentiate, tensor, to_numpy
 from test_decoder_state import decoder_step
 from test_layers import close, randomise
 
@@ -69,8 +68,8 @@ def by_the_equations(layer, tokens, memory, coins, mask=None, memory_mask=None):
     decoder, results = layer.decoder, []
     mask = np.ones((B, T), bool) if mask is None else mask
     memory_mask = np.ones((B, S), bool) if memory_mask is None else memory_mask
-    embeddings = layer.embedding.embeddings.numpy()
-    kernel, bias = (w.numpy() for w in layer.output_layer.weights)
+    embeddings = to_numpy(layer.embedding.embeddings)
+    kernel, bias = (to_numpy(w) for w in layer.output_layer.weights)
     for b in range(B):
         cell_state = [np.zeros(U) for _ in decoder.get_initial_state(1)]
         results.append(
@@ -139,7 +138,7 @@ def test_a_coin_for_each_token(kind, rng, monkeypatch):
     layer = make(kind, rate=0.5, draw=False)
     tokens, memory = draw(rng)
     coins = rng.random((B, T)) < 0.5
-    monkeypatch.setattr(layer, "_coins", lambda tokens: tf.constant(coins))
+    monkeypatch.setattr(layer, "_coins", lambda tokens: tensor(coins))
     logits = layer(tokens, memory, training=True, mask=MASK)
     close(logits, by_the_equations(layer, tokens, memory, coins, MASK), "float64")
 
@@ -252,7 +251,7 @@ def test_inverse_sigmoid():
         keras.optimizers.schedules.serialize(InverseSigmoid(50))
     )
     assert again.k == 50
-    step = tf.function(InverseSigmoid(50))(tf.constant(100))
+    step = compiled(InverseSigmoid(50))(tensor(100))
     close(step, np.float32(past_ref.inverse_sigmoid(100, 50)))
 
 
@@ -294,7 +293,7 @@ def test_the_mask_of_the_embedding(rng):
         expected = layer(tokens, memory, training=training, mask=MASK)
         np.testing.assert_array_equal(logits._keras_mask, MASK)
         close(logits, expected, "float64")
-        assert np.all(weights.numpy()[~MASK] == 0)
+        assert np.all(to_numpy(weights)[~MASK] == 0)
         # An explicit mask is taken in place of the embedding's.
         everything = layer(ids, memory, training=training, mask=np.ones((B, T), bool))
         assert np.abs(everything - logits).max() > 1e-3
@@ -304,8 +303,8 @@ def test_the_mask_of_the_memory(rng):
     layer = make("luong")
     tokens, memory = draw(rng)
     expected = layer(tokens, memory, memory_mask=MEMORY_MASK)
-    masked = tf.constant(memory)
-    masked._keras_mask = tf.constant(MEMORY_MASK)
+    masked = tensor(memory)
+    masked._keras_mask = tensor(MEMORY_MASK)
     close(layer(tokens, masked), expected, "float64")
     soiled = np.where(MEMORY_MASK[..., None], memory, np.nan)
     close(layer(tokens, soiled, memory_mask=MEMORY_MASK), expected, "float64")
@@ -315,7 +314,7 @@ def test_dropout_in_training_only(rng):
     tokens, memory = draw(rng)
     layer, plain = make(dropout=0.5, seed=1), make()
     close(layer(tokens, memory), plain(tokens, memory), "float64")
-    first, second = (layer(tokens, memory, training=True).numpy() for _ in range(2))
+    first, second = (to_numpy(layer(tokens, memory, training=True)) for _ in range(2))
     assert np.abs(first - second).max() > 1e-3
     # Outputs are dropped before the logits: of those of zeros only the bias is left.
     close(
@@ -334,7 +333,7 @@ def test_dropout_of_the_tokens_that_are_fed_back():
     embedding.set_weights([np.ones((1, 1))])
     output.set_weights([np.ones((1, 1))])
     rows = 4000
-    logits = layer(np.zeros((rows, 2), int), np.zeros((rows, 1, 1)), training=True).numpy()
+    logits = to_numpy(layer(np.zeros((rows, 2), int), np.zeros((rows, 1, 1)), training=True))
     assert set(np.unique(logits)) == {0.0, 4.0}  # dropped, or doubled twice
     for t in range(2):
         assert near((logits[:, t] > 0).sum(), 0.25, rows)
@@ -347,12 +346,11 @@ def test_dropout_of_the_tokens_that_are_fed_back():
 def test_gradients_reach_all_weights(rate, rng):
     layer = make("coverage", rate=rate, seed=1)
     tokens, memory = draw(rng)
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(layer(tokens, memory, training=True) ** 2)
-    variables = [w.value for w in layer.trainable_weights]
+    variables = layer.trainable_weights
     assert len(variables) == 1 + 3 + 4 + 2  # embedding, cell, attention, logits
-    for gradient in tape.gradient(loss, variables):
-        gradient = tf.convert_to_tensor(gradient)
+    for gradient in to_numpy(
+        differentiate(lambda: layer(tokens, memory, training=True) ** 2, variables=variables)
+    ):
         assert np.all(np.isfinite(gradient)) and np.abs(gradient).max() > 0
 
 
@@ -364,10 +362,12 @@ def test_the_gradient_is_that_of_the_tokens_that_were_fed(rng):
     own = np.concatenate([tokens[:, :1], np.argmax(logits, -1)[:, :-1]], axis=1)
     gradients = []
     for ids, training in ((tokens, True), (own, False)):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(layer(ids, memory, training=training) ** 2)
-        found = tape.gradient(loss, [w.value for w in layer.trainable_weights])
-        gradients.append([tf.convert_to_tensor(x) for x in found])
+
+        def squares(ids=ids, training=training):
+            return layer(ids, memory, training=training) ** 2
+
+        found = differentiate(squares, variables=layer.trainable_weights)
+        gradients.append(to_numpy(found))
     for a, b in zip(*gradients, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
@@ -385,9 +385,9 @@ def test_tied_embeddings(rng):
     logits = layer(tokens, memory, training=True)
     own = np.concatenate([tokens[:, :1], np.argmax(logits, -1)[:, :-1]], axis=1)
     outputs = decoder(embedding(own), memory)
-    table = embedding.embeddings.numpy()
+    table = to_numpy(embedding.embeddings)
     assert table.shape == (V, U)
-    close(logits, outputs.numpy() @ table.T)
+    close(logits, to_numpy(outputs) @ table.T)
     assert len(layer.trainable_weights) == 1 + len(decoder.trainable_weights)
 
 
@@ -407,14 +407,14 @@ def test_fit_with_jit_compile(rng):
     assert model.output_shape == (None, None, V)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=True)
-    before = {w.path: w.numpy() for w in model.trainable_weights}
+    before = {w.path: to_numpy(w) for w in model.trainable_weights}
     tokens, memory = draw(rng, "float32")
     ids = np.where(MASK, tokens, 0)
     history = model.fit([ids, memory], tokens, epochs=2, batch_size=B, verbose=0)
     assert np.all(np.isfinite(history.history["loss"])) and int(layer.steps) == 2
     for weight in model.trainable_weights:
         assert np.all(np.isfinite(weight)), weight.path
-        assert np.any(weight.numpy() != before[weight.path]), weight.path
+        assert np.any(to_numpy(weight) != before[weight.path]), weight.path
     close(model.predict([ids, memory], verbose=0), model([ids, memory]))
 
 

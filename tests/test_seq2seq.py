@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from backend import tensor, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,7 +93,7 @@ def stepped(model, source, target):
     memory, state = model.inference.encode(source)
     logits, weights = [], []
     for tokens in target.T:
-        outputs, *attended, state = model.inference.step(tf.constant(tokens), state, memory)
+        outputs, *attended, state = model.inference.step(tensor(tokens), state, memory)
         logits.append(outputs)
         weights += attended or [np.zeros(source.shape)]  # without attention there are none
     return np.stack(logits, 1), np.stack(weights, 1)
@@ -235,7 +236,7 @@ def test_fit_learns_to_copy_and_translates(tmp_path):
 @pytest.mark.parametrize("name", ["coverage", "local_predictive", "tied_scheduled_sampling"])
 def test_a_step_of_training_moves_every_weight(name):
     model = make(**VARIANTS[name], dropout=0.1)
-    before = {weight.path: weight.numpy() for weight in model.trainable_weights}
+    before = {weight.path: to_numpy(weight) for weight in model.trainable_weights}
     model.compile(keras.optimizers.SGD(1.0), MaskedCrossEntropy(label_smoothing=0.1))
     loss = model.train_on_batch([SOURCE, TARGET], np.roll(TARGET, -1, axis=1))
     assert np.isfinite(loss)
@@ -342,8 +343,8 @@ import sys
 sys.modules.update(keras=None, keras_attention=None)
 import tensorflow as tf
 loaded = tf.saved_model.load(sys.argv[1])
-served = loaded.serve(tf.constant(sys.argv[2:]))
-sys.stdout.buffer.write(b"\\n".join(served.numpy()))
+served = loaded.serve(tensor(sys.argv[2:]))
+sys.stdout.buffer.write(b"\\n".join(to_numpy(served)))
 """
 
 
@@ -501,7 +502,7 @@ def test_scores_are_those_of_teacher_forcing(eager):
             source = LETTERS.encode(["".join(found.source_tokens[:-1])], add_end=True)
             ids = [LETTERS.tokens.index(token) for token in found.target_tokens]
             ids += [2] if len(ids) < 6 else []
-            logits = model([source.numpy(), np.array([[1, *ids[:-1]]])])
+            logits = model([to_numpy(source), np.array([[1, *ids[:-1]]])])
             gains = np.asarray(keras.ops.log_softmax(logits))[0, range(len(ids)), ids]
             np.testing.assert_allclose(found.score, gains.sum(), rtol=1e-5)
 
@@ -562,14 +563,14 @@ def pairs_of(batches):
     """The pairs of texts in batches, and the sizes of the batches."""
     pairs, sizes = [], []
     for (source, target), labels in batches:
-        source, target, labels = (x.numpy() for x in (source, target, labels))
+        source, target, labels = (to_numpy(x) for x in (source, target, labels))
         assert source.dtype == target.dtype == labels.dtype == "int32"
         # The target is START and all labels but END, which is the last of each row.
         assert np.all(target[:, 0] == 1) and np.all(np.sum(labels == 2, axis=1) == 1)
         np.testing.assert_array_equal(target[:, 1:], np.where(labels == 2, 0, labels)[:, :-1])
         np.testing.assert_array_equal(target != 0, labels != 0)
         assert source.max(axis=0).all() and labels.max(axis=0).all()  # not padded in vain
-        texts = ([x.decode() for x in LETTERS.decode(ids).numpy()] for ids in (source, labels))
+        texts = ([x.decode() for x in to_numpy(LETTERS.decode(ids))] for ids in (source, labels))
         pairs += zip(*texts, strict=True)
         sizes.append(len(source))
     return pairs, sizes
@@ -698,7 +699,7 @@ def test_texts_that_are_no_list_are_refused(texts):
 def test_equal_looking_options_have_searches_of_their_own():
     model = make(units=4, cell="gru")
     assert model.translate(np.array(["ab"]), max_length=3) == model.translate(
-        tf.constant(["ab"]), max_length=3
+        tensor(["ab"]), max_length=3
     )
     for wrong in ({"beam_width": 1.0}, {"beam_width": True}, {"max_length": 3.0}):
         with pytest.raises(ValueError, match=f"`{next(iter(wrong))}`"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import reference as ref
 import reference_tfa as tfa
-from conftest import to_numpy
+from backend import to_numpy
 from keras import ops
 
 from keras_attention.decoders.bahdanau import BahdanauDecoder

@@ -5,7 +5,8 @@ import importlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import TOLERANCES, numerical_gradient, rounded, to_numpy
+from backend import to_numpy
+from conftest import TOLERANCES, numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import reference_models as ref
 import tensorflow as tf
+from backend import tensor, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_seq2seq import words
@@ -157,7 +158,7 @@ def stepped(model, source, target):
     memory, state = model.inference.encode(source, target.shape[1])
     logits, weights = [], []
     for tokens in target.T:
-        outputs, attended, state = model.inference.step(tf.constant(tokens), state, memory)
+        outputs, attended, state = model.inference.step(tensor(tokens), state, memory)
         logits.append(outputs)
         weights.append(attended)
     return np.stack(logits, 1), np.stack(weights, 1)
@@ -438,7 +439,7 @@ def test_an_exported_model_computes_the_same(tmp_path):
 @pytest.mark.parametrize("case", ["learned", "all tied", "rms, swiglu", "pieces"])
 def test_a_step_of_training_moves_every_weight(case):
     model = make(case, dtype="float32", attention_dropout=0.1)
-    before = {weight.path: weight.numpy() for weight in model.trainable_weights}
+    before = {weight.path: to_numpy(weight) for weight in model.trainable_weights}
     loss = MaskedCrossEntropy(label_smoothing=0.1)
     model.compile(keras.optimizers.SGD(1.0), loss, run_eagerly=True)
     assert np.isfinite(model.train_on_batch([SOURCE, TARGET], LABELS))

@@ -8,10 +8,11 @@ import keras
 import numpy as np
 import pytest
 import reference_transformer as ref
-import tensorflow as tf
-from conftest import MODES, to_numpy
+from backend import compiled, differentiate, tensor, to_numpy
+from conftest import MODES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keras import ops
 from transformer_models import block_weights, norm_weights, randomise
 
 from keras_attention.decoders.transformer import TransformerDecoder
@@ -91,11 +92,7 @@ def test_no_step_sees_a_later_one(rng, position):
         changed = x.copy()
         changed[:, t:] = 5.0 * rng.normal(size=changed[:, t:].shape)
         assert np.array_equal(np.asarray(decoder(changed, memory))[:, :t], before[:, :t])
-    x = tf.constant(x)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        loss = tf.reduce_sum(decoder(x, memory)[:, 2] ** 2)
-    gradient = np.asarray(tape.gradient(loss, x))
+    (gradient,) = to_numpy(differentiate(lambda x: decoder(x, memory)[:, 2] ** 2, [x]))
     assert (gradient[:, 3:] == 0).all()
     assert np.abs(gradient[:, :3]).min(axis=-1).max() > 0
 
@@ -236,8 +233,8 @@ def test_a_step_takes_a_keras_mask_for_no_padding(rng):
     """The id 0 may be put into a step: behind the end of an output, say."""
     decoder, (x, memory) = DECODERS["rotary"], draw(rng)
     projected = decoder.precompute(memory)
-    token = tf.constant(x[:, 0])
-    token._keras_mask = tf.constant([False, True])
+    token = tensor(x[:, 0])
+    token._keras_mask = tensor([False, True])
     output, _ = decoder.step(token, decoder.start_state(projected), projected)
     np.testing.assert_allclose(output, decoder(x[:, :1], memory)[:, 0], rtol=2e-5, atol=2e-5)
     # A memory that is not projected yet is projected here.
@@ -262,11 +259,11 @@ def language(decoder, seed=3):
 
     def slow_step(tokens, state, memory):
         ids, count = state
-        here = tf.range(ids.shape[1]) == count[:, None]
-        ids = tf.where(here, tokens[:, None], ids)
+        here = ops.arange(ids.shape[1]) == count[:, None]
+        ids = ops.where(here, tokens[:, None], ids)
         x = keras.ops.take(table, ids, axis=0)
         hidden = decoder(x, memory[0], memory_mask=memory[1])  # causal: later ids are not seen
-        hidden = tf.gather(hidden, count, batch_dims=1)
+        hidden = ops.take_along_axis(hidden, count[:, None, None], axis=1)[:, 0]
         return hidden @ output, [ids, count + 1]
 
     return step, slow_step
@@ -299,22 +296,22 @@ def test_searches_with_the_cache_find_what_those_without_find(rng, case, search)
         return function(step, state, memory=projected, **options)
 
     in_graph = case.startswith("window")
-    found = tf.function(fast, autograph=False)() if in_graph else fast()
+    found = compiled(fast)() if in_graph else fast()
     state = [np.zeros((B, length), "int32"), np.zeros((B,), "int32")]
     expected = function(slow_step, state, memory=(memory, MEMORY_MASK), **options)
     assert np.array_equal(found.ids, expected.ids)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
     assert len({tuple(row) for row in np.reshape(found.ids, (-1, length))}) > 1
     if search == "beam":
-        assert len({tuple(row) for row in found.ids[0].numpy()}) == 3
+        assert len({tuple(row) for row in to_numpy(found.ids[0])}) == 3
     assert found.attention_scores.shape[-2:] == (length, S)
 
 
 def beams_of(decoder, cross_attention=True, prompt=0):
     """A beam search as a function of its options; the decoder's beams share a cache, or do not."""
     rng = np.random.default_rng(4)
-    table = tf.constant(3 * rng.normal(size=(V, D)), "float32")
-    output = tf.constant(rng.normal(size=(D, V)), "float32")
+    table = tensor(3 * rng.normal(size=(V, D)), "float32")
+    output = tensor(rng.normal(size=(D, V)), "float32")
     _, memory = draw(rng)
 
     def search(reorder_state, grow, width=3, length=6):
@@ -323,7 +320,10 @@ def beams_of(decoder, cross_attention=True, prompt=0):
             projected = decoder.precompute(memory, MEMORY_MASK)
         state = decoder.start_state(projected, None, None if grow else slots, B)
         if prompt:  # two of them, padded on the left
-            before, mask = tf.gather(table, [[4, 5, 6, 7], [0, 0, 8, 3]]), [[1] * 4, [0, 0, 1, 1]]
+            before, mask = (
+                ops.take(table, [[4, 5, 6, 7], [0, 0, 8, 3]], axis=0),
+                [[1] * 4, [0, 0, 1, 1]],
+            )
             _, state = decoder.step(before, state, projected, mask=np.array(mask, bool))
 
         def step(tokens, state, memory=None, **origins):
@@ -353,7 +353,7 @@ SHARING = [case for case in OPTIONS if DECODERS[case].keeps_beams]
 def test_beams_that_share_a_cache_find_what_copies_find(case, grow):
     search = beams_of(DECODERS[case])
     expected = search(True, False)
-    found = tf.function(search, autograph=False)(False, grow)
+    found = compiled(lambda: search(False, grow))()
     assert np.array_equal(found[0], expected[0])
     for one, other in zip(found[1:], expected[1:], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
@@ -376,7 +376,7 @@ def test_beams_share_a_prompt(case, grow):
 def test_beams_that_share_a_cache_under_xla():
     search = beams_of(DECODERS["rotary"])
     expected = search(True, False)
-    found = tf.function(lambda: search(False, False), jit_compile=True)()
+    found = compiled(lambda: search(False, False), jit_compile=True)()
     assert np.array_equal(found[0], expected[0])
     np.testing.assert_allclose(found[2], expected[2], rtol=1e-4, atol=1e-4)
 
@@ -407,8 +407,8 @@ def test_a_loop_compiled_by_xla(rng, mode):
         found = greedy_search(step, state, [1, 1], 2, 4, memory=projected)
         return found.ids, found.scores
 
-    ids, scores = to_numpy(MODES[mode](run)(tf.constant(memory)))
-    expected = run(tf.constant(memory))
+    ids, scores = to_numpy(MODES[mode](run)(tensor(memory)))
+    expected = run(tensor(memory))
     assert np.array_equal(ids, expected[0])
     np.testing.assert_allclose(scores, expected[1], rtol=1e-5, atol=1e-5)
 
