@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 DEMO ?= build/g2p
 DIST ?= dist
+DOCS ?= build/docs
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
@@ -14,7 +15,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 PACKAGING := setup.py pyproject.toml keras_attention/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-backends test-serving test-web lint benchmark benchmark-peers benchmark-quick dist clean
+.PHONY: help demo docs test test-slow test-backends test-serving test-web lint benchmark benchmark-peers benchmark-quick dist clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | \
@@ -41,6 +42,11 @@ test-serving: ## Start real servers, ask them, kill them (installs KServe and Ra
 test-web: ## Try the page of examples/serving/web in headless Chromium (needs npm and Chromium)
 	$(MAKE) VENV=.venv-serving .venv-serving/.has-test-serving
 	.venv-serving/bin/python -m pytest tests/web/check_page.py
+
+docs: $(VENV)/.has-docs ## Build the documentation as a site in build/docs; warnings are errors
+	$(RUN) -m sphinx -c docs/site --fail-on-warning --keep-going --quiet --fresh-env --write-all \
+		-d build/doctrees . $(DOCS)
+	@echo "Open $(DOCS)/index.html"
 
 lint: $(VENV)/.has-dev ## Check style and formatting
 	$(RUN) -m ruff check .

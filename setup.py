@@ -22,7 +22,10 @@ EXAMPLES = ["matplotlib", "sacrebleu", "babel", *TEXT]
 BACKENDS = ["jax", "torch"]  # gigabytes
 SERVING = ["kserve==0.21.*", "ray[serve]==2.60.*", "requests"]  # of examples/serving
 PEERS = ["ctranslate2", "keras-hub", "torch"]  # what the benchmarks compare with
+DOCS = ["sphinx>=8", "myst-nb", "furo"]
+NOTEBOOK = ["nbclient", "ipykernel"]  # to execute examples/quickstart.ipynb
 TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", "tensorboard", *EXPORT, *EXAMPLES]
+TEST += NOTEBOOK
 
 setup(
     name="keras-attention-layers",
@@ -42,6 +45,7 @@ setup(
         "text": TEXT,
         "examples": EXAMPLES,
         "export": EXPORT,
+        "docs": DOCS,
         "test": TEST,
         "backends": [*BACKENDS, *TEST],
         "peers": PEERS,

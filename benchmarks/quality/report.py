@@ -403,7 +403,7 @@ def main(arguments=None):
     parts = ["# Results", *sections(found, options.folder)]
     parts.append(
         "All runs: one or two CPU cores, no accelerator, whatever else the machine was doing.\n"
-        "Versions and settings of each run are in [results/](results)."
+        "Versions and settings of each run are in `docs/results/`."
     )
     with whole(options.output) as path:
         path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")

@@ -1,0 +1,127 @@
+"""The directive `reference`, which documents public names, and links from code to them.
+
+A block of it has a name a line: `attend`, or, of what is not public but inherited from,
+`layers.base.AttentionLayer`.
+"""
+
+import importlib
+import inspect
+import re
+
+from docstrings import to_markdown
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.util.docutils import SphinxDirective
+
+import keras_attention
+
+PACKAGE = "keras_attention"
+# What Keras calls; the class says what they do.
+OF_KERAS = {"build", "call", "get_config", "from_config", "build_from_config", "get_build_config"}
+CODE = re.compile(r"(?:ka\.|keras_attention\.)?(\w+)(?:\(.*\))?$", re.S)
+
+
+def find(name):
+    """The object of a name, and the module that the page says it is in."""
+    module, _, last = name.rpartition(".")
+    module = f"{PACKAGE}.{module}" if module else PACKAGE
+    return getattr(importlib.import_module(module), last), module
+
+
+class Shown:
+    """A default value that shows as a name."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __repr__(self):
+        return self.text
+
+
+def signature(thing, skip_first=False):
+    """The parameters without annotations; functions among the defaults by their names."""
+    found = inspect.signature(thing)
+    parameters = list(found.parameters.values())[skip_first:]
+    shown = [
+        parameter.replace(
+            annotation=parameter.empty,
+            default=Shown(parameter.default.__name__)
+            if callable(parameter.default) and parameter.default is not parameter.empty
+            else parameter.default,
+        )
+        for parameter in parameters
+    ]
+    return str(inspect.Signature(shown))
+
+
+def methods(cls):
+    """Documented methods of a class and of its bases in this package: (name, kind, function)."""
+    found = {}
+    for base in cls.__mro__:
+        if not base.__module__.startswith(PACKAGE):
+            continue
+        for name, member in vars(base).items():
+            if name.startswith("_") or name in OF_KERAS or name in found:
+                continue
+            function = getattr(member, "__func__", member)
+            if isinstance(member, property) and member.__doc__:
+                found[name] = ("property", member)
+            elif inspect.isfunction(function) and function.__doc__:
+                kinds = {classmethod: "classmethod", staticmethod: "staticmethod"}
+                found[name] = (kinds.get(type(member), "method"), function)
+    return [(name, *member) for name, member in sorted(found.items())]
+
+
+def method(name, kind, function):
+    if kind == "property":
+        head = name
+    else:
+        head = name + signature(function, skip_first=kind != "staticmethod")
+    return f":::{{py:{kind}}} {head}\n\n{to_markdown(function.__doc__)}\n:::"
+
+
+def entry(name):
+    """What a page says about a name, as Markdown."""
+    thing, module = find(name)
+    title = name.rpartition(".")[2]
+    parts = [to_markdown(inspect.getdoc(thing))]
+    if inspect.isclass(thing):
+        parts += [method(*each) for each in methods(thing)]
+    kind = "class" if inspect.isclass(thing) else "function"
+    head = f"::::{{py:{kind}}} {title}{signature(thing)}\n:module: {module}\n"
+    return "\n\n".join([head, *parts, "::::"])
+
+
+class Reference(SphinxDirective):
+    """Documents the names in its content, in their order."""
+
+    has_content = True
+
+    def run(self):
+        names = [line.strip() for line in self.content if line.strip()]
+        return [node for name in names for node in self.parse_text_to_nodes(entry(name))]
+
+
+def link_code(app, doctree):
+    """Makes code that is a public name, or a call of one, a link to the reference."""
+    for literal in list(doctree.findall(nodes.literal)):
+        found = CODE.match(literal.astext())
+        if not found or found.group(1) not in keras_attention.__all__:
+            continue
+        if isinstance(literal.parent, (nodes.reference, nodes.title, pending_xref)):
+            continue
+        link = pending_xref(
+            "",
+            refdomain="py",
+            reftype="obj",
+            reftarget=f"{PACKAGE}.{found.group(1)}",
+            refdoc=app.env.docname,
+        )
+        literal.replace_self(link)
+        link += literal
+
+
+def setup(app):
+    app.add_directive("reference", Reference)
+    app.connect("doctree-read", link_code)
+    return {"parallel_read_safe": True}
