@@ -22,6 +22,7 @@ Every attention here is score -> mask -> normalise -> weighted sum. The package 
     explain        which mask blocks what, and where a mask was lost on the way
     models         whole models: seq2seq, transformer, causal language model, classifier
     export         trained models as SavedModels with text in and text out
+    migrate        weights of Keras's layers, PyTorch, TensorFlow Addons, KerasHub -> our layers
     command        the command `keras-attention`: export, run, inspect, plot
     losses         masked cross-entropy, coverage, guided alignment
     schedules      learning rates that warm up
@@ -82,6 +83,18 @@ from keras_attention.measures import (
     alignment_entropy,
     alignment_monotonicity,
 )
+from keras_attention.migrate.from_keras import attention_from_keras
+from keras_attention.migrate.from_keras_hub import block_from_keras_hub
+from keras_attention.migrate.from_tfa import attention_from_tfa, decoder_from_tfa
+from keras_attention.migrate.from_torch import (
+    attention_from_torch,
+    decoder_block_from_torch,
+    decoder_from_torch,
+    encoder_block_from_torch,
+    encoder_from_torch,
+    transformer_from_torch,
+)
+from keras_attention.migrate.replace import replace_attention
 from keras_attention.models.batches import text_batches
 from keras_attention.models.classifier import TextClassifier, text_classifier
 from keras_attention.models.epochs import EpochCounter
@@ -208,4 +221,15 @@ __all__ = [
     "export_onnx",
     "export_servable",
     "load_servable",
+    "attention_from_keras",
+    "replace_attention",
+    "block_from_keras_hub",
+    "attention_from_tfa",
+    "decoder_from_tfa",
+    "attention_from_torch",
+    "decoder_block_from_torch",
+    "decoder_from_torch",
+    "encoder_block_from_torch",
+    "encoder_from_torch",
+    "transformer_from_torch",
 ]

@@ -25,7 +25,7 @@ ORDER = [
     {"layers"},
     {"decoders"},
     {"models", "callbacks", "explain"},
-    {"export"},
+    {"export", "migrate"},
     {"command", "__main__"},
 ]
 BASE, ABOVE_ATTEND = ORDER[0], set.union(*ORDER[2:])
@@ -204,7 +204,7 @@ def test_every_part_has_a_place_in_the_map():
     """A part that nobody listed would be free to import anything."""
     parts = {part(name) for name in package_modules()} - {""}
     assert BASE <= parts, "the listed names are no longer those of the files"
-    unknown = parts - set.union(*ORDER) - INDEPENDENT - {"migrate"}
+    unknown = parts - set.union(*ORDER) - INDEPENDENT
     assert not unknown, f"give these a place in ORDER: {sorted(unknown)}"
 
 

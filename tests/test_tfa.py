@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 import reference as ref
 import reference_tfa as tfa
+import tensorflow as tf
 from backend import to_numpy
 from keras import ops
 
 from keras_attention.decoders.bahdanau import BahdanauDecoder
-from keras_attention.decoders.luong import LuongDecoder
-from keras_attention.layers.bahdanau import BahdanauAttention
-from keras_attention.layers.luong import LuongAttention
-from keras_attention.layers.monotonic import MonotonicAlignment
+from keras_attention.migrate.from_tfa import attention_from_tfa, decoder_from_tfa
 from keras_attention.search import beam_search
 
 DATA = Path(__file__).parent / "data"
@@ -248,39 +246,20 @@ def test_the_wide_beam_holds_the_whole_space():
 # Layers
 
 
-def set_attention(layer, arrays):
-    """Gives a built attention layer the weights in the file."""
-    layer.key_projection.kernel.assign(arrays["memory_layer/kernel"])
-    if "query_layer/kernel" in arrays:
-        layer.query_projection.kernel.assign(arrays["query_layer/kernel"])
-        layer.v.assign(arrays["attention_v"])
-    if "attention_g" in arrays:
-        layer.g.assign(arrays["attention_g"])
-    if "attention_b" in arrays:
-        layer.query_projection.bias.assign(arrays["attention_b"])
+def weights_in(arrays):
+    """The variables in a file, without inputs and outputs."""
+    parts = ("query_layer/", "memory_layer/", "attention_v", "attention_g", "attention_b")
+    parts += ("attention_score_bias", "cell/", "attention_layer/")
+    return {name: array for name, array in arrays.items() if name.startswith(parts)}
 
 
-ATTENTIONS = {
-    "bahdanau": lambda units, **kw: BahdanauAttention(units, **kw),
-    "bahdanau_normalized": lambda units, **kw: BahdanauAttention(units, normalize=True, **kw),
-    # tfa's memory layer is the W of the paper's general score: q^T (W h).
-    "luong": lambda units, **kw: LuongAttention("general", **kw),
-    "luong_scaled": lambda units, **kw: LuongAttention("general", scale=True, **kw),
-}
-
-
-def make_attention(name, arrays, **settings):
-    """A layer of ATTENTIONS with the weights in the file."""
-    layer = ATTENTIONS[name](arrays["memory_layer/kernel"].shape[1], **settings)
-    layer.build(arrays["query"].shape, arrays["memory"].shape)
-    set_attention(layer, arrays)
-    return layer
+ATTENTIONS = ["bahdanau", "bahdanau_normalized", "luong", "luong_scaled"]
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention(name, run):
     arrays = load(name)
-    layer = make_attention(name, arrays)
+    layer = attention_from_tfa(weights_in(arrays))
 
     def attend(query, memory, mask):
         return layer(query, memory, value_mask=mask, return_attention_scores=True)[1]
@@ -289,24 +268,12 @@ def test_attention(name, run):
     close(actual, arrays["alignments"])
 
 
-MONOTONIC = {
-    "parallel": {"mode": "parallel", "hard": False},
-    "recursive": {"mode": "recursive", "hard": False},
-    "hard": {"hard": True},
-}
-
-
-@pytest.mark.parametrize("mode", MONOTONIC)
-@pytest.mark.parametrize(
-    ("name", "score"),
-    [("monotonic_bahdanau", "bahdanau_normalized"), ("monotonic_luong", "luong_scaled")],
-)
-def test_monotonic_attention(name, score, mode):
+@pytest.mark.parametrize("mode", ["parallel", "recursive", "hard"])
+@pytest.mark.parametrize("name", ["monotonic_bahdanau", "monotonic_luong"])
+def test_monotonic_attention(name, mode):
     """All steps at once and, the alignment handed on, one after the other."""
     arrays = load(name)
-    normalizer = MonotonicAlignment(noise=0.0, **MONOTONIC[mode])
-    layer = make_attention(score, arrays, normalizer=normalizer)
-    normalizer.r.assign(arrays["attention_score_bias"])
+    layer = attention_from_tfa(weights_in(arrays), {"mode": mode, "sigmoid_noise": 0.0})
     query, memory, mask = arrays["query"], arrays["memory"], padding_mask(arrays)
     expected = arrays[f"alignments_{mode}"]
     _, at_once = layer(query, memory, value_mask=mask, return_attention_scores=True)
@@ -333,84 +300,212 @@ def set_cell(cell, arrays):
     cell.set_weights(weights(arrays, "cell/kernel", "cell/recurrent_kernel", "cell/bias"))
 
 
-def luong_decoder(arrays, **settings):
-    """A LuongDecoder with the weights of tfa's cell, attention and attention layer."""
-    kernel = arrays["attention_layer/kernel"]
-    bias = arrays.get("attention_layer/bias")
-    decoder = LuongDecoder(
-        make_cell(arrays),
-        LuongAttention("general"),
-        units=kernel.shape[1],
-        use_bias=bias is not None,
-        **settings,
-    )
-    size = arrays["embedding" if "embedding" in arrays else "inputs"].shape[-1]
-    decoder.build((None, None, size), arrays["memory"].shape)
-    set_cell(decoder.cell, arrays)
-    set_attention(decoder.attention, arrays)
-    units = arrays["cell/recurrent_kernel"].shape[0]
-    of_output, of_context = kernel[:units], kernel[units:]  # ours is of [c; s], tfa's of [s; c]
-    parts = [np.concatenate([of_context, of_output]), bias]
-    decoder.combine.set_weights([part for part in parts if part is not None])
-    return decoder
+# How AttentionWrapper was made; see make_tfa_reference.py.
+SETTINGS = {
+    "wrapper_gru_luong": {},
+    "wrapper_lstm_luong": {},
+    "wrapper_lstm_luong_tanh": {"attention_activation": "tanh"},
+    "wrapper_gru_luong_no_feeding": {"attention_activation": "tanh", "input_feeding": False},
+    "wrapper_gru_bahdanau": {"output_attention": False},
+    "wrapper_lstm_bahdanau_normalized": {"output_attention": False},
+}
 
 
-def check_decoder(decoder, arrays, first=0):
-    """Runs the decoder from tfa's state before the step `first`; compares that of the last step.
-
-    Returns outputs `[B, T - first, U]` and weights `[B, T - first, S]`.
-    """
-    state = initial_state(arrays)
-    if first:
-        state = [arrays[f"states_{i}"][:, first - 1] for i in range(len(state))]
+def run_decoder(decoder, arrays, mask=None):
+    """Outputs `[B, T, U]`, weights `[B, T, S]` and the cell's last state."""
     outputs, alignments, last = decoder(
-        arrays["inputs"][:, first:],
+        arrays["inputs"],
         arrays["memory"],
-        initial_state=state,
+        initial_state=initial_state(arrays),
         memory_mask=padding_mask(arrays),
+        mask=mask,
         return_attention_scores=True,
         return_state=True,
     )
-    last = last["cell"] if isinstance(last, dict) else last
-    for i, part in enumerate(last):
-        close(part, arrays[f"states_{i}"][:, -1])
-    return outputs, alignments
+    return outputs, alignments, last["cell"] if isinstance(last, dict) else last
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("wrapper_gru_luong_no_feeding", {}),
-        ("wrapper_lstm_luong_tanh", {"input_feeding": True}),
-        ("wrapper_gru_luong", {"input_feeding": True}),
-        ("wrapper_lstm_luong", {"input_feeding": True}),
-    ],
-)
-def test_luong_decoder(name, settings):
+@pytest.mark.parametrize("name", SETTINGS)
+def test_decoder(name):
+    """Outputs, weights and states of every step, the first included."""
     arrays = load(name)
-    decoder = luong_decoder(arrays, **settings)
-    if "activation" not in WRAPPERS[name]:  # `attention_layer_size` makes a linear layer
-        decoder.combine.activation = keras.activations.linear
-    outputs, alignments = check_decoder(decoder, arrays)
+    decoder = decoder_from_tfa(weights_in(arrays), **SETTINGS[name])
+    outputs, alignments, last = run_decoder(decoder, arrays)
     close(outputs, arrays["outputs"])
     close(alignments, arrays["alignments"])
+    for i, part in enumerate(last):
+        close(part, arrays[f"states_{i}"][:, -1])
 
 
 @pytest.mark.parametrize("name", ["wrapper_gru_bahdanau", "wrapper_lstm_bahdanau_normalized"])
-def test_bahdanau_decoder(name):
+def test_attend_first(name):
     """The paper attends with s_{t-1} in step t, tfa at the end of step t - 1, but not before the
     first. So from the state after tfa's first step on the outputs are the same, and the weights are
     tfa's one step later.
     """
     arrays = load(name)
-    attention = BahdanauAttention(arrays["attention_v"].shape[0], normalize="normalized" in name)
-    decoder = BahdanauDecoder(make_cell(arrays), attention)
-    decoder.build(arrays["inputs"].shape, arrays["memory"].shape)
-    set_cell(decoder.cell, arrays)
-    set_attention(attention, arrays)
-    outputs, alignments = check_decoder(decoder, arrays, first=1)
+    decoder = decoder_from_tfa(weights_in(arrays), **SETTINGS[name])
+    paper = BahdanauDecoder(decoder.cell, decoder.attention)
+    paper.build(arrays["inputs"].shape, arrays["memory"].shape)
+    later = {**arrays, "inputs": arrays["inputs"][:, 1:]}
+    for i in range(len(initial_state(arrays))):
+        later[f"initial_state_{i}"] = arrays[f"states_{i}"][:, 0]
+    outputs, alignments, _ = run_decoder(paper, later)
     close(outputs, arrays["outputs"][:, 1:])
     close(alignments, arrays["alignments"][:, :-1])
+    first, _, _ = run_decoder(paper, arrays)
+    assert np.abs(to_numpy(first)[:, 0] - arrays["outputs"][:, 0]).max() > 0.01
+
+
+def test_decoder_that_feeds_its_context_step_by_step(tmp_path):
+    """`step` gives what the call does, a masked step changes nothing, and it is saved."""
+    arrays = load("wrapper_gru_bahdanau")
+    decoder = decoder_from_tfa(weights_in(arrays), output_attention=False)
+    memory = decoder.precompute(arrays["memory"], padding_mask(arrays))
+    state = decoder.start_state(memory, initial_state(arrays))
+    for t in range(arrays["inputs"].shape[1]):
+        output, weights, state = decoder.step(
+            arrays["inputs"][:, t], state, memory, return_attention_scores=True
+        )
+        close(output, arrays["outputs"][:, t])
+        close(weights, arrays["alignments"][:, t])
+    real = np.array([True, False, True, True])
+    gap = {**arrays, "inputs": np.insert(arrays["inputs"], 1, 9.0, axis=1)[:, :4]}
+    outputs, _, _ = run_decoder(decoder, gap, mask=np.stack([real, real]))
+    close(to_numpy(outputs)[:, real], arrays["outputs"][:, :3])
+    inputs = [keras.Input(arrays[name].shape[1:]) for name in ("inputs", "memory")]
+    model = keras.Model(inputs, decoder(*inputs))
+    model.save(tmp_path / "model.keras")
+    given = [arrays["inputs"], arrays["memory"]]
+    close(keras.models.load_model(tmp_path / "model.keras")(given), to_numpy(model(given)))
+
+
+def test_wrapper_that_puts_out_its_context():
+    """Without an attention layer, a_t = c_t: the sum of the memory with the weights."""
+    arrays = load("wrapper_gru_bahdanau")
+    outputs, alignments, _ = run_decoder(decoder_from_tfa(weights_in(arrays)), arrays)
+    close(alignments, arrays["alignments"])
+    close(outputs, arrays["attention"])
+
+
+# Names, and what does not fit
+
+
+def renamed(arrays):
+    """The variables under what `variable.name` says of them in a model."""
+    at = "dec/decoder/attention_wrapper/"
+    names = {
+        "memory_layer/kernel": "BahdanauAttention/memory_layer/kernel:0",
+        "query_layer/kernel": f"{at}BahdanauAttention/kernel:0",
+        "attention_v": f"{at}BahdanauAttention/attention_v:0",
+        "cell/kernel": f"{at}gru_cell_7/kernel:0",
+        "cell/recurrent_kernel": f"{at}gru_cell_7/recurrent_kernel:0",
+        "cell/bias": f"{at}gru_cell_7/bias:0",
+    }
+    return {names[name]: array for name, array in weights_in(arrays).items()}
+
+
+def test_names_of_variables_in_a_model():
+    arrays = load("wrapper_gru_bahdanau")
+    decoder = decoder_from_tfa(renamed(arrays), output_attention=False)
+    close(run_decoder(decoder, arrays)[0], arrays["outputs"])
+
+
+@pytest.mark.parametrize("path", ["tfa_model", "folder"])
+def test_checkpoint(path, tmp_path):
+    """The variables are found among those of a whole model and its optimizer.
+
+    (docs/migration.md computes the model's logits with them.)
+    """
+    checkpoint = DATA / path
+    if path == "folder":
+        checkpoint = tmp_path
+        for file in DATA.glob("tfa_model.*"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        (tmp_path / "checkpoint").write_text('model_checkpoint_path: "tfa_model"')
+    with pytest.raises(ValueError, match="several of cell/0/.*Tell by `prefix`"):
+        decoder_from_tfa(checkpoint)
+    decoder = decoder_from_tfa(checkpoint, prefix={"cell": "model/cell/"})
+    reader = tf.train.load_checkpoint(str(checkpoint))
+    close(decoder.cell.kernel, reader.get_tensor("model/cell/kernel/.ATTRIBUTES/VARIABLE_VALUE"))
+    assert decoder.units == 7 and len(decoder.get_weights()) == 5
+
+
+def test_stack_of_cells():
+    """Two cells, and the names that variables of tfa have."""
+    arrays = load("stack")
+    prefix = "variables/"
+    variables = {n.removeprefix(prefix): x for n, x in arrays.items() if n.startswith(prefix)}
+    assert sum(name.endswith("/recurrent_kernel:0") for name in variables) == 2
+    decoder = decoder_from_tfa(variables)
+    outputs, alignments, last = run_decoder(decoder, arrays)
+    close(outputs, arrays["outputs"])
+    close(alignments, arrays["alignments"])
+    for i, part in enumerate(keras.tree.flatten(last)):
+        close(part, arrays[f"states_{i}"][:, -1])
+
+
+def test_a_path_that_is_no_checkpoint(tmp_path):
+    with pytest.raises(ValueError, match="`variables` must be the path of a TensorFlow checkpoint"):
+        attention_from_tfa(tmp_path / "none")
+
+
+def test_variables_that_do_not_fit():
+    variables = weights_in(load("bahdanau_normalized"))
+
+    def refused(message, function=attention_from_tfa, **changed):
+        arrays = {n: x for n, x in {**variables, **changed}.items() if x is not None}
+        with pytest.raises(ValueError, match=message):
+            function(arrays)
+
+    refused(r"no 'query_layer/kernel', an array of shape", **{"query_layer/kernel": None})
+    refused(r"no 'attention_b', an array of shape \(13\)", attention_b=None)
+    refused(r"no 'memory_layer/kernel'", **{"memory_layer/kernel": None})
+    refused(
+        r"'attention_v' in `variables` must have shape \(13\). Received shape \(12\)",
+        attention_v=np.ones(12),
+    )
+    refused("more than is carried over: 'output/kernel'", **{"output/kernel": np.ones((2, 2))})
+    refused("more than the layer takes: 'attention_b'", attention_g=None)
+    refused("several of attention_v: 'attention_v' and 'b/attention_v'", **{"b/attention_v": 1.0})
+    refused("no 'cell/0/recurrent_kernel'", decoder_from_tfa)
+    with pytest.raises(ValueError, match="none of tfa.seq2seq that begins with 'decoder/'"):
+        attention_from_tfa(variables, prefix="decoder/")
+    with pytest.raises(ValueError, match="no part \\['memory'\\]: attention, cell"):
+        attention_from_tfa(variables, prefix={"memory": ""})
+    with pytest.raises(ValueError, match="must be a dictionary .* or the path .* list"):
+        attention_from_tfa(list(variables.values()))
+    wrapper = weights_in(load("wrapper_gru_luong"))
+    with pytest.raises(ValueError, match="'cell/kernel' must have more than 13 rows"):
+        decoder_from_tfa({**wrapper, "cell/kernel": wrapper["cell/kernel"][:13]})
+    with pytest.raises(ValueError, match=r"'cell/recurrent_kernel' must have shape \[U, U\]"):
+        decoder_from_tfa({**wrapper, "cell/recurrent_kernel": np.ones((5, 10))})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"probability_fn": "hardmax"}, "`probability_fn` must be 'softmax'.*'hardmax'"),
+        ({"units": 7}, "units=7, but 'memory_layer/kernel' has shape \\(11, 13\\)"),
+        ({"normalize": False}, "normalize=False, but the variables have an 'attention_g'"),
+    ],
+)
+def test_a_config_that_contradicts_the_variables(config, message):
+    variables = weights_in(load("bahdanau_normalized"))
+    attention_from_tfa(variables, {"units": 13, "normalize": True, "probability_fn": "softmax"})
+    with pytest.raises(ValueError, match=message):
+        attention_from_tfa(variables, config)
+
+
+def test_wrappers_without_a_counterpart():
+    with_layer = weights_in(load("wrapper_gru_luong"))
+    without = weights_in(load("wrapper_gru_bahdanau"))
+    with pytest.raises(ValueError, match="`output_attention=False` with an attention layer"):
+        decoder_from_tfa(with_layer, output_attention=False)
+    with pytest.raises(ValueError, match="nothing reads the attention"):
+        decoder_from_tfa(without, output_attention=False, input_feeding=False)
+    with pytest.raises(ValueError, match="`attention_activation` is that of the attention layer"):
+        decoder_from_tfa(without, attention_activation="tanh")
 
 
 # Search
@@ -423,7 +518,7 @@ def search_model(arrays):
     )
     state = [ops.convert_to_tensor(arrays["initial_state"])]
     if "memory" in arrays:
-        decoder = luong_decoder(arrays, input_feeding=True)
+        decoder = decoder_from_tfa(weights_in(arrays), attention_activation="tanh")
         memory = decoder.precompute(arrays["memory"], padding_mask(arrays))
 
         def step(tokens, state, memory):

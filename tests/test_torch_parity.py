@@ -8,50 +8,19 @@ import numpy as np
 import pytest
 from backend import to_numpy
 
-from keras_attention.decoders.transformer import TransformerDecoder
 from keras_attention.layers.multi_head import MultiHeadAttention
-from keras_attention.layers.transformer import TransformerDecoderBlock, TransformerEncoderBlock
+from keras_attention.migrate.from_torch import (
+    attention_from_torch,
+    decoder_block_from_torch,
+    decoder_from_torch,
+    encoder_block_from_torch,
+    encoder_from_torch,
+    transformer_from_torch,
+)
 
 DATA = Path(__file__).parent / "data"
-N, F = 5, 11
+N = 5
 LIMIT = 1e-5  # the sums of two float32 implementations, for numbers around 1
-
-
-class Weights:
-    """Weights of a file of PyTorch under one prefix, in the shapes of Keras."""
-
-    def __init__(self, arrays, prefix="weights/"):
-        self.arrays, self.prefix = arrays, prefix
-
-    def part(self, name):
-        return Weights(self.arrays, f"{self.prefix}{name}.")
-
-    def get(self, name):
-        return self.arrays.get(self.prefix + name)
-
-    def dense(self, name):
-        """Kernel `[in, out]` and bias."""
-        return [self.get(f"{name}.weight").T, self.get(f"{name}.bias")]
-
-    def norm(self, name):
-        return [self.get(f"{name}.weight"), self.get(f"{name}.bias")]
-
-    def attention(self):
-        """Kernels and biases in the order query, key, value, output, the heads on an axis."""
-        together = self.get("in_proj_weight")
-        if together is None:
-            kernels = [self.get(f"{name}_proj_weight") for name in "qkv"]
-        else:
-            kernels = np.split(together, 3)
-        bias, arrays = self.get("in_proj_bias"), []
-        for kernel, some in zip(
-            kernels, [None] * 3 if bias is None else np.split(bias, 3), strict=True
-        ):
-            arrays.append(kernel.T.reshape(kernel.shape[1], N, -1))
-            arrays += [] if some is None else [some.reshape(N, -1)]
-        output = self.get("out_proj.weight").T
-        arrays.append(output.reshape(N, -1, output.shape[-1]))
-        return arrays + ([] if bias is None else [self.get("out_proj.bias")])
 
 
 def load(name):
@@ -71,22 +40,13 @@ def real(lengths, size):
 # PyTorch: attention
 
 
-def carried_attention(arrays, inputs):
-    weights = Weights(arrays)
-    size = weights.get("out_proj.weight").shape[0]
-    layer = MultiHeadAttention(N, size // N, use_bias=weights.get("in_proj_bias") is not None)
-    layer.build(*(x.shape for x in inputs))
-    layer.set_weights(weights.attention())
-    return layer
-
-
 @pytest.mark.parametrize("name", ["self", "self_no_bias", "cross", "cross_sizes"])
 def test_multi_head_attention(name):
     """Context and weights: plain, with padding, a mask for each head, a bias, a causal mask."""
     arrays = load(f"attention_{name}")
     query = arrays["query"]
     inputs = [query, arrays.get("value", query), arrays.get("key", query)]
-    layer = carried_attention(arrays, inputs)
+    layer = attention_from_torch(arrays, N, prefix="weights/")
     steps = inputs[-1].shape[1]
     masks = {
         "plain": {},
@@ -108,41 +68,22 @@ def test_multi_head_attention(name):
 # PyTorch: blocks
 
 
-def carry_block(block, weights, norms):
-    """Gives a block the weights of a layer of PyTorch."""
-    block.self_attention.set_weights(weights.part("self_attn").attention())
-    if "cross" in block.attentions:
-        block.cross_attention.set_weights(weights.part("multihead_attn").attention())
-    block.feed_forward.set_weights([*weights.dense("linear1"), *weights.dense("linear2")])
-    for number, residual in enumerate(norms, 1):
-        residual.norm.set_weights(weights.norm(f"norm{number}"))
-
-
-def encoder_block(weights, size, norm_first, activation):
-    block = TransformerEncoderBlock(
-        N, F, norm_first=norm_first, activation=activation, name="encoder"
-    )
-    block.build((None, None, size))
-    carry_block(block, weights, [block.self_attention_residual, block.feed_forward_residual])
-    return block
-
-
-def decoder_block(weights, size, norm_first, activation):
-    block = TransformerDecoderBlock(N, F, norm_first=norm_first, activation=activation)
-    block.build((None, None, size), (None, None, size))
-    residuals = [block.self_attention_residual, block.cross_attention_residual]
-    carry_block(block, weights, [*residuals, block.feed_forward_residual])
-    return block
-
-
-KINDS = {"": (False, "relu"), "_pre_norm": (True, "gelu")}
+# Settings of the modules that the files are of.
+KINDS = {
+    "": {"norm_first": False, "activation": "relu"},
+    "_pre_norm": {"norm_first": True, "activation": "gelu"},
+}
+STACKS = {
+    "": {"norm_first": False, "activation": "gelu"},
+    "_pre_norm": {"norm_first": True, "activation": "relu"},
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_encoder_layer(kind):
     arrays = load(f"encoder_layer{kind}")
     x = arrays["x"]
-    block = encoder_block(Weights(arrays), x.shape[-1], *KINDS[kind])
+    block = encoder_block_from_torch(arrays, N, **KINDS[kind], prefix="weights/")
     mask = real(arrays["lengths"], x.shape[1])
     close(block(x, mask=mask), arrays["output"], mask)
     close(block(x, use_causal_mask=True), arrays["output_causal"])
@@ -152,47 +93,126 @@ def test_encoder_layer(kind):
 def test_decoder_layer(kind):
     arrays = load(f"decoder_layer{kind}")
     x, memory = arrays["x"], arrays["memory"]
-    block = decoder_block(Weights(arrays), x.shape[-1], *KINDS[kind])
+    block = decoder_block_from_torch(arrays, N, **KINDS[kind], prefix="weights/")
     mask = real(arrays["lengths"], x.shape[1])
     memory_mask = real(arrays["memory_lengths"], memory.shape[1])
     close(block(x, memory, mask=mask, memory_mask=memory_mask), arrays["output"], mask)
 
 
-@pytest.mark.parametrize("kind, norm_first", [("", False), ("_pre_norm", True)])
-def test_transformer(kind, norm_first):
+@pytest.mark.parametrize("kind", STACKS)
+def test_transformer(kind):
     """Two blocks a side. nn.Transformer normalises behind both stacks, also of post-norm blocks."""
     arrays = load(f"transformer{kind}")
-    weights, activation = Weights(arrays), "relu" if norm_first else "gelu"
-    memory, target = arrays["source"], arrays["target"]
-    mask, size = real(arrays["lengths"], target.shape[1]), target.shape[-1]
-    memory_mask = real(arrays["source_lengths"], memory.shape[1])
-    norms = [keras.layers.LayerNormalization(epsilon=1e-5) for _ in range(2)]
-    for norm, name in zip(norms, ("encoder", "decoder"), strict=True):
-        norm.build((None, None, size))
-        norm.set_weights(weights.part(name).norm("norm"))
-    for i in range(2):
-        of_block = weights.part(f"encoder.layers.{i}")
-        memory = encoder_block(of_block, size, norm_first, activation)(memory, mask=memory_mask)
-    memory = norms[0](memory)
-    decoder = TransformerDecoder(
-        [
-            decoder_block(weights.part(f"decoder.layers.{i}"), size, norm_first, activation)
-            for i in range(2)
-        ]
-    )
-    decoder.build(target.shape, memory.shape)
-    if norm_first:
-        decoder.norm.set_weights(norms[1].get_weights())
+    source, target = arrays["source"], arrays["target"]
+    mask = real(arrays["lengths"], target.shape[1])
+    memory_mask = real(arrays["source_lengths"], source.shape[1])
+    encoder, decoder = transformer_from_torch(arrays, N, **STACKS[kind], prefix="weights/")
+    memory = encoder(source, mask=memory_mask)
     out = decoder(target, memory, mask=mask, memory_mask=memory_mask)
-    out = out if norm_first else norms[1](out)
     close(out, arrays["output"], mask)
     # And step by step.
     projected = decoder.precompute(memory, memory_mask)
     state = decoder.start_state(projected, max_length=target.shape[1])
     for t in range(target.shape[1]):
         step, state = decoder.step(target[:, t], state, projected)
-        step = step if norm_first else norms[1](step)
         close(step, arrays["output"][:, t], mask[:, t])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STACKS)
+def test_each_stack_alone(kind, tmp_path):
+    """The mask of the encoder's output travels, and both are saved and loaded."""
+    arrays, options = load(f"transformer{kind}"), {"num_heads": N, **STACKS[kind]}
+    encoder = encoder_from_torch(arrays, **options, prefix="weights/encoder.")
+    decoder = decoder_from_torch(arrays, **options, prefix="weights/decoder.")
+    source = keras.Input((None, encoder.input_shape[-1]))
+    target = keras.Input((None, encoder.input_shape[-1]))
+    masked = [keras.layers.Masking(mask_value=9.0)(x) for x in (source, target)]
+    model = keras.Model([source, target], decoder(masked[1], encoder(masked[0])))
+    model.save(tmp_path / "model.keras")
+    inputs = []
+    for side, lengths in (("source", "source_lengths"), ("target", "lengths")):
+        mask = real(arrays[lengths], arrays[side].shape[1])
+        inputs.append(np.where(mask[..., None], arrays[side], 9.0).astype("float32"))
+    for one in (model, keras.models.load_model(tmp_path / "model.keras")):
+        close(one(inputs), arrays["output"], mask)
+
+
+# What does not fit
+
+
+def without(arrays, *names):
+    return {name: array for name, array in arrays.items() if name not in names}
+
+
+def weights_of(name):
+    arrays = load(name)
+    return {n.removeprefix("weights/"): x for n, x in arrays.items() if n.startswith("weights/")}
+
+
+def test_a_missing_array_is_named():
+    weights = without(weights_of("attention_self"), "out_proj.bias")
+    with pytest.raises(ValueError, match=r"no 'out_proj.bias', an array of shape \(10\)"):
+        attention_from_torch(weights, N)
+    weights = without(weights_of("transformer"), "decoder.layers.1.multihead_attn.in_proj_bias")
+    with pytest.raises(ValueError, match="no 'decoder.layers.1.multihead_attn.in_proj_bias'"):
+        transformer_from_torch(weights, N)
+    weights = without(weights_of("transformer"), "encoder.layers.0.norm2.weight")
+    with pytest.raises(ValueError, match="no 'encoder.layers.0.norm2.weight'"):
+        transformer_from_torch(weights, N)
+
+
+def test_an_array_of_another_shape_is_named():
+    weights = weights_of("attention_self") | {"in_proj_weight": np.ones((20, 10))}
+    message = r"'in_proj_weight' in `weights` must have shape \(30, 10\). Received shape \(20, 10\)"
+    with pytest.raises(ValueError, match=message):
+        attention_from_torch(weights, N)
+    weights = weights_of("encoder_layer") | {"linear2.bias": np.ones(11)}
+    with pytest.raises(ValueError, match=r"'linear2.bias' .* \(10\). Received shape \(11\)"):
+        encoder_block_from_torch(weights, N)
+
+
+def test_an_array_too_many_is_named():
+    weights = weights_of("attention_self") | {"bias_k": np.ones((1, 1, 10))}
+    with pytest.raises(ValueError, match=r"more than the layer takes: 'bias_k' \(1, 1, 10\)"):
+        attention_from_torch(weights, N)
+    with pytest.raises(ValueError, match="'multihead_attn.in_proj_weight'"):
+        encoder_block_from_torch(weights_of("decoder_layer"), N)
+
+
+def test_heads_and_prefix_that_do_not_fit():
+    weights = weights_of("attention_self")
+    with pytest.raises(ValueError, match="`num_heads` must divide the 10 features.* 3"):
+        attention_from_torch(weights, 3)
+    with pytest.raises(ValueError, match="`num_heads` must be a positive integer"):
+        attention_from_torch(weights, 0)
+    with pytest.raises(ValueError, match="no name that begins with 'attn.'.*'in_proj_bias'"):
+        attention_from_torch(weights, N, prefix="attn.")
+    with pytest.raises(ValueError, match="must be a dictionary from names to arrays.*list"):
+        attention_from_torch(list(weights.values()), N)
+    with pytest.raises(ValueError, match="'in_proj_bias' must be an array of numbers"):
+        attention_from_torch(weights | {"in_proj_bias": "zeros"}, N)
+
+
+def test_tensors_of_pytorch_are_taken():
+    """What has `detach` is asked for its numbers, bfloat16 among them."""
+
+    class Tensor:
+        def __init__(self, array):
+            self.array = array
+
+        def detach(self):
+            return self
+
+        cpu = float = detach
+
+        def __array__(self, dtype=None, copy=None):
+            return self.array
+
+    weights = weights_of("attention_self")
+    layer = attention_from_torch({name: Tensor(x) for name, x in weights.items()}, N)
+    for ours, expected in zip(layer.weights, attention_from_torch(weights, N).weights, strict=True):
+        np.testing.assert_array_equal(ours, expected)
 
 
 # Keras

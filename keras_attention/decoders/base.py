@@ -32,8 +32,8 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         return_attention_scores: whether to return the attention weights (the alignment).
         return_state: whether to return the state after the last step: the cell's (a list), or,
             where the decoder carries more from step to step, a dictionary with "cell",
-            "alignment" (see `initial_alignment` of the attention layers) and "attended" (the
-            output fed into the next step).
+            "alignment" (see `initial_alignment` of the attention layers) and "attended" (what
+            is fed into the next step).
         feedback: function from a step's output `[B, U]` to an input `[B, D]` of the next, for
             scheduled sampling; see `ScheduledSampling`.
         feedback_mask: `[B, T]`, True where a step reads what `feedback` made of the last output
@@ -77,9 +77,8 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
     def _output_size(self):
         return cells.output_size(self.cell)
 
-    def _feeds_output(self):
-        """Whether the output of a step goes into the next."""
-        return False
+    def _fed_size(self):
+        """Size of what a step hands to the next besides states, `[B, size]`; None for nothing."""
 
     # What they share.
 
@@ -192,8 +191,8 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         """
         batch_size = ops.shape(memory[1])[0]
         attended = None
-        if self._feeds_output():
-            attended = ops.zeros((batch_size, self._output_size()), self.compute_dtype)
+        if self._fed_size():
+            attended = ops.zeros((batch_size, self._fed_size()), self.compute_dtype)
         state = states.join(
             self.get_initial_state(batch_size),
             self.attention.initial_alignment(memory),
@@ -319,8 +318,8 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
             self.get_initial_state(1),
         )
         attended = None
-        if self._feeds_output():
-            attended = keras.KerasTensor((batch, self._output_size()), dtype=dtype)
+        if self._fed_size():
+            attended = keras.KerasTensor((batch, self._fed_size()), dtype=dtype)
         return states.join(cell_state, self.attention.alignment_spec(batch, keys), attended)
 
     def get_config(self):

@@ -92,8 +92,8 @@ class LuongDecoder(RecurrentDecoder):
     def _output_size(self):
         return self.units or cells.output_size(self.cell)
 
-    def _feeds_output(self):
-        return self.input_feeding
+    def _fed_size(self):
+        return self._output_size() if self.input_feeding else None
 
     def _combine(self, context, hidden):
         return self.combine(ops.concatenate([context, hidden], axis=-1))

@@ -2,7 +2,7 @@
 
 A state is the cell's state, a list of tensors `[B, size]` (of lists, in stacks). Where the decoder
 carries more it is a dictionary: "cell", "alignment" (the tensors of `initial_alignment` of the
-attention layer) and "attended" `[B, U]` (the output that is fed into the next step).
+attention layer) and "attended" `[B, size]` (what is fed into the next step).
 """
 
 from keras_attention.decoders.cell import pack_state
@@ -14,7 +14,7 @@ def join(cell_state, alignment, attended=None):
     Args:
         cell_state: tensors `[B, size]`.
         alignment: dictionary of tensors `[B, ...]`.
-        attended: `[B, U]`, or None.
+        attended: `[B, size]`, or None.
 
     Returns:
         The state.

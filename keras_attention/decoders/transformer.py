@@ -18,7 +18,7 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
 
         x = dropout(inputs + positions)
         x = block_n(x, memory)              n = 1 ... N
-        output = norm(x) if the last block has `norm_first`, else x
+        output = norm(x)                    if the last block has `norm_first`, or `final_norm`
 
     The last normalisation is that of [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), table
     1. Step by step (`precompute`, `start_state`, `step`) it gives the same numbers as all at once:
@@ -31,6 +31,8 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
             `position_embedding(x, positions=...)`; None for blocks that know positions, or none.
         dropout: the fraction of its sum dropped in training.
         seed: integer seed of that dropout.
+        final_norm: whether the output is normalised; by default if the last block has
+            `norm_first`.
         **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
@@ -67,7 +69,9 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
     (TensorShape([1, 5, 8]), TensorShape([1, 2, 5, 7]))
     """
 
-    def __init__(self, blocks, position_embedding=None, dropout=0.0, seed=None, **kwargs):
+    def __init__(
+        self, blocks, position_embedding=None, dropout=0.0, seed=None, final_norm=None, **kwargs
+    ):
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
         self.blocks = _check_blocks(blocks)
@@ -76,8 +80,11 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
         self.dropout = checks.check_fraction("dropout", dropout)
         self._dropout = keras.layers.Dropout(dropout, seed=seed, dtype=self.dtype_policy)
         last = self.blocks[-1]
+        self.final_norm = last.norm_first
+        if final_norm is not None:
+            self.final_norm = checks.check_flag("final_norm", final_norm)
         self.norm = None
-        if last.norm_first:
+        if self.final_norm:
             self.norm = normalization_layer(
                 last.normalization, last.epsilon, dtype=self.dtype_policy, name="norm"
             )
@@ -280,6 +287,7 @@ class TransformerDecoder(VaryingOutputs, keras.layers.Layer):
             "position_embedding": serialize(self.position_embedding),
             "dropout": self.dropout,
             "seed": self.seed,
+            "final_norm": self.final_norm,
         }
         return {**super().get_config(), **own}
 

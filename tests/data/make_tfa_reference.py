@@ -183,7 +183,7 @@ def run_wrapper(wrapped, inputs, state):
     """What each step gives, `[B, T, ...]`."""
     at_first = wrapped.get_initial_state(batch_size=B, dtype=tf.float32)
     state = [tf.constant(part) for part in state]
-    state = at_first.clone(cell_state=state if len(state) > 1 else state[0])
+    state = at_first.clone(cell_state=tf.nest.pack_sequence_as(at_first.cell_state, state))
     collected = {}
     for t in range(inputs.shape[1]):
         output, state = wrapped(inputs[:, t], state)
@@ -193,6 +193,78 @@ def run_wrapper(wrapped, inputs, state):
         for name, part in parts.items():
             collected.setdefault(name, []).append(part.numpy())
     return {name: np.stack(steps, 1) for name, steps in collected.items()}
+
+
+def stack(seed):
+    """AttentionWrapper around two cells; variables under their own names behind "variables/"."""
+    size, units = 3, 5
+    rng = np.random.default_rng(seed)
+    arrays = {
+        "inputs": normal(rng, B, 4, size),
+        "memory": normal(rng, B, S, Dm),
+        "lengths": LENGTHS,
+    }
+    cell = tf.keras.layers.StackedRNNCells([tf.keras.layers.GRUCell(units) for _ in range(2)])
+    mechanism = seq2seq("LuongAttention", units)
+    mechanism.setup_memory(arrays["memory"], LENGTHS)
+    wrapped = seq2seq("AttentionWrapper", cell, mechanism, attention_layer_size=13)
+    state = [normal(rng, B, units) for _ in range(2)]
+    run_wrapper(wrapped, arrays["inputs"], state)  # makes the variables
+    values = draw(rng, {variable.name: variable for variable in wrapped.variables})
+    arrays.update({f"variables/{name}": value for name, value in values.items()})
+    arrays.update({f"initial_state_{i}": part for i, part in enumerate(state)})
+    mechanism.setup_memory(arrays["memory"], LENGTHS)
+    return {**arrays, **run_wrapper(wrapped, arrays["inputs"], state)}
+
+
+class Translator(tf.keras.Model):
+    """The model of docs/migration.md, in its form before: logits of the next token."""
+
+    def __init__(self, source_size, target_size, units):
+        super().__init__()
+        self.source_embedding = tf.keras.layers.Embedding(source_size, 3, mask_zero=True)
+        self.target_embedding = tf.keras.layers.Embedding(target_size, 3)
+        self.encoder = tf.keras.layers.GRU(units, return_sequences=True, return_state=True)
+        self.cell = tf.keras.layers.GRUCell(units)
+        self.attention = seq2seq("LuongAttention", units)
+        self.decoder_cell = seq2seq(
+            "AttentionWrapper", self.cell, self.attention, attention_layer_size=7
+        )
+        self.to_logits = tf.keras.layers.Dense(target_size)
+        self.decoder = seq2seq(
+            "BasicDecoder",
+            self.decoder_cell,
+            seq2seq("TrainingSampler"),
+            output_layer=self.to_logits,
+        )
+
+    def call(self, inputs):
+        source, target = inputs
+        memory, state = self.encoder(self.source_embedding(source))
+        lengths = tf.reduce_sum(tf.cast(source != 0, "int32"), axis=1)
+        self.attention.setup_memory(memory, lengths)
+        start = self.decoder_cell.get_initial_state(batch_size=len(source), dtype=tf.float32)
+        outputs, _, _ = self.decoder(
+            self.target_embedding(target), initial_state=start.clone(cell_state=state)
+        )
+        return outputs.rnn_output
+
+
+def model(seed):
+    """A whole model, as a checkpoint with its optimizer, and its logits."""
+    rng = np.random.default_rng(seed)
+    translator = Translator(source_size=11, target_size=13, units=5)
+    arrays = {
+        "source": np.array([[3, 4, 5, 6], [7, 8, 0, 0]], "int32"),
+        "target": np.array([[1, 9, 3], [1, 12, 4]], "int32"),
+    }
+    inputs = arrays["source"], arrays["target"]
+    translator(inputs)  # makes the variables
+    draw(rng, {variable.name: variable for variable in translator.variables})
+    optimizer = tf.keras.optimizers.Adam()
+    optimizer.build(translator.trainable_variables)
+    arrays["logits"] = translator(inputs).numpy()
+    return {**arrays, "checkpoint": tf.train.Checkpoint(model=translator, optimizer=optimizer)}
 
 
 def linear(size):
@@ -298,6 +370,8 @@ CASES = {
     "wrapper_lstm_bahdanau_normalized": lambda: wrapper(
         37, "lstm", seq2seq("BahdanauAttention", 17, normalize=True), output_attention=False
     ),
+    "stack": lambda: stack(41),
+    "model": lambda: model(43),
     "beam_gru": lambda: beam_search(548, (7, 3, 6), 2.0, [(0.0, 0.0), (0.6, 0.0)]),
     "beam_attention": lambda: beam_search(
         359, (7, 3, 6), 0.8, [(0.0, 0.0), (0.6, 0.0), (0.6, 0.02)], attend=True
@@ -317,7 +391,10 @@ def main():
     for name in arguments.cases or CASES:
         path = arguments.output / f"tfa_{name}.npz"
         whole = path.with_name(f".{path.name}")
-        np.savez(whole, **CASES[name]())
+        arrays = CASES[name]()
+        if "checkpoint" in arrays:  # tfa_*.index and tfa_*.data-...
+            arrays.pop("checkpoint").write(str(path.with_suffix("")))
+        np.savez(whole, **arrays)
         whole.replace(path)
         print(f"{path}: {path.stat().st_size:,} bytes")
 
