@@ -2,8 +2,8 @@
 # # Quickstart
 #
 # A model that reads numbers written in words and writes them in digits, from nothing to a file that
-# runs without Keras, in about a minute on two CPU cores: data, model, training, what the attention
-# looks at, saving, exporting.
+# runs without Keras, in a minute or two on two CPU cores: data, model, training, what the
+# attention looks at, saving, exporting.
 #
 # It needs `pip install 'keras-attention-layers[examples]'`.
 

@@ -30,7 +30,13 @@ def script(monkeypatch):
 def test_the_page_is_what_the_results_give(script, tmp_path):
     folder, page = tmp_path / "results", tmp_path / "results.md"
     shutil.copytree(ROOT / "docs" / "results", folder)
-    script("report").main(["--folder", str(folder), "--output", str(page)])
+    choice = tmp_path / "attention.md"
+    kept = (ROOT / "docs" / "attention.md").read_text("utf-8")
+    choice.write_text(re.sub(r"(report.py -->\n).*?(\n<!-- until)", r"\1old\2", kept, flags=re.S))
+    script("report").main(
+        ["--folder", str(folder), "--output", str(page), "--attention", str(choice)]
+    )
+    assert choice.read_text("utf-8") == kept and "bahdanau | " in kept
     text = page.read_text("utf-8")
     assert text == (ROOT / "docs" / "results.md").read_text("utf-8")
     pictures = re.findall(r"\]\((results/[^)]+\.(?:png|svg))\)", text)

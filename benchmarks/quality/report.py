@@ -1,4 +1,7 @@
-"""Writes docs/results.md and its figure from the JSON files in docs/results/."""
+"""Writes docs/results.md and its figure from the JSON files in docs/results/.
+
+So is the table in docs/attention.md that says what each attention costs and how good it is.
+"""
 
 import argparse
 import json
@@ -13,6 +16,7 @@ LANGUAGES = {"ice": "Icelandic", "hun": "Hungarian", "kor": "Korean"}
 # whole syllables), and the best system.
 PUBLISHED = {"ice": (10.00, 9.11), "hun": (5.33, 4.00), "kor": (46.89, 24.00)}
 MISSING = "not run"
+MARKS = "<!-- by benchmarks/quality/report.py -->\n", "\n<!-- until here -->"
 
 
 def load(folder):
@@ -52,6 +56,34 @@ def score_functions(runs):
     published = [f"{base:.2f} / {best:.2f}" for base, best in PUBLISHED.values()]
     rows.append(["published: baseline / best", *(c for x in published for c in (x, ""))])
     return table(head, rows)
+
+
+def choice(runs, costs):
+    """Quality beside cost: a row an attention, the fewest errors first; and a sentence on them."""
+    rates, rows = {}, []
+    for variant, cost in costs["variants"].items():
+        mine = {name: _runs_of(runs, name, variant) for name in LANGUAGES}
+        means = [100 * fmean(x["word_error"] for x in found) for found in mine.values()]
+        rates[variant] = fmean(means)
+        size = fmean(x["parameters"] for x in mine["ice"])
+        cells = [*(f"{x:.1f}" for x in (rates[variant], *means)), f"{size:,.0f}"]
+        cells.append(f"{cost['milliseconds_a_step']:.1f}")
+        rows.append([variant.replace("+", " + input "), *cells])
+    rows.sort(key=lambda row: float(row[1]))
+    head = ["attention", "word error rate", *LANGUAGES.values(), "parameters", "ms a training step"]
+    without = rates.pop("none")
+    spread_of_rest = f"from {min(rates.values()):.1f} to {max(rates.values()):.1f}"
+    sentence = (
+        f"Without attention {without:.1f} percent of the words are wrong, with one of the others "
+        f"{spread_of_rest}."
+    )
+    return f"{table(head, rows)}\n\n{sentence}"
+
+
+def between_marks(page, text):
+    """The page with `text` between MARKS."""
+    before, after = page.split(MARKS[0])[0], page.split(MARKS[1])[1]
+    return before + MARKS[0] + text + MARKS[1] + after
 
 
 def _runs_of(runs, language, variant):
@@ -396,6 +428,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "results")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results.md")
+    parser.add_argument("--attention", type=Path, default=ROOT / "docs" / "attention.md")
     options = parser.parse_args(arguments)
     found = load(options.folder)
     if not found:
@@ -408,6 +441,12 @@ def main(arguments=None):
     with whole(options.output) as path:
         path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print(f"written to {options.output}")
+    if "score_functions" in found and "step_times" in found:
+        text = choice(found["score_functions"], found["step_times"])
+        page = between_marks(options.attention.read_text("utf-8"), text)
+        with whole(options.attention) as path:
+            path.write_text(page, encoding="utf-8")
+        print(f"written to {options.attention}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What each attention costs: a training step and a greedy search of the pronunciation model.
+"""What each attention costs: a training step of the pronunciation model.
 
 The model and sizes of score_functions.py, on 3,600 bundled words. All attentions make one step each
 in turn, on the same batch, so that what else the machine does hits all alike; figures are medians.
@@ -19,40 +19,32 @@ sys.path[:0] = [str(ROOT / "examples"), str(ROOT)]
 
 import keras
 import tensorflow as tf
-from g2p_data import BUNDLED, Vocabulary, padded, read_lexicon, take, training_batches
-from g2p_model import Transcriber, build_model, compile_model
+from g2p_data import BUNDLED, Vocabulary, read_lexicon, take, training_batches
+from g2p_model import build_model, compile_model
 from g2p_output import whole
 from g2p_recipe import SMALL
 from score_functions import VARIANTS
 
-WORDS, SEARCHED = 3600, 450
+WORDS = 3600
 
 
 def build(variant, vocabulary):
-    """A compiled model and its greedy search."""
+    """A compiled model."""
     keras.utils.set_random_seed(1)
     attention, _, feeding = variant.partition("+")
     model = build_model(vocabulary, attention, SMALL, bool(feeding))
     compile_model(model, SMALL, steps=1000)
-    return model, Transcriber(model)
-
-
-def seconds_of(function):
-    started = time.perf_counter()
-    function()
-    return time.perf_counter() - started
+    return model
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--steps", type=int, default=40, help="timed steps of each (default: %(default)s)")
-    add("--searches", type=int, default=5, help="timed searches (default: %(default)s)")
     add("--output", type=Path, default=ROOT / "docs" / "results" / "step_times.json")
     options = parser.parse_args(arguments)
     lexicon = take(read_lexicon(BUNDLED), WORDS)
     vocabulary = Vocabulary.of(lexicon)
-    letters, _ = padded(vocabulary.letter_ids(list(lexicon)[:SEARCHED]))
     batches = [
         batch
         for batch in training_batches(lexicon, vocabulary, SMALL.batch_size, seed=1)
@@ -60,23 +52,19 @@ def main(arguments=None):
     ]
     built = {}
     for variant in VARIANTS:
-        model, search = built[variant] = build(variant, vocabulary)
+        model = built[variant] = build(variant, vocabulary)
         for batch in batches[:2]:  # the second has another size: now sizes are free
             model.train_on_batch(*batch)
-        search.search(letters)
         print(f"{variant}: ready", flush=True)
     steps = {variant: [] for variant in VARIANTS}
-    searches = {variant: [] for variant in VARIANTS}
     for number in range(options.steps):
         batch = batches[number % len(batches)]
-        for variant, (model, _) in built.items():
-            steps[variant].append(seconds_of(lambda m=model, b=batch: m.train_on_batch(*b)))
-    for _ in range(options.searches):
-        for variant, (_, search) in built.items():
-            searches[variant].append(seconds_of(lambda s=search: s.search(letters).ids.numpy()))
+        for variant, model in built.items():
+            started = time.perf_counter()
+            model.train_on_batch(*batch)
+            steps[variant].append(time.perf_counter() - started)
     results = {
         "steps": options.steps,
-        "searched_words": SEARCHED,
         "cores": os.cpu_count(),
         "versions": {
             "python": platform.python_version(),
@@ -84,11 +72,7 @@ def main(arguments=None):
             "tensorflow": tf.__version__,
         },
         "variants": {
-            variant: {
-                "milliseconds_a_step": 1000 * median(steps[variant]),
-                "search_seconds": median(searches[variant]),
-            }
-            for variant in VARIANTS
+            variant: {"milliseconds_a_step": 1000 * median(steps[variant])} for variant in VARIANTS
         },
     }
     with whole(options.output) as path:

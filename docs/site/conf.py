@@ -4,6 +4,7 @@ The source folder is the checkout, so that links between docs/, examples/ and RE
 same here as on a code host. The pages are those that docs/index.md lists.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT)]
 
 from navigation import pages, with_navigation  # noqa: E402
+from sphinx.errors import ExtensionError  # noqa: E402
 
 import keras_attention  # noqa: E402
 
@@ -41,5 +43,14 @@ def add_navigation(app, docname, source):
         source[0] = with_navigation(source[0])
 
 
+def check_offline(app, error):
+    """Raises if a page loads anything from elsewhere: the site can be read without a network."""
+    for page in Path(app.outdir).rglob("*.html"):
+        loads = re.search(r"<(?:script|link|img)[^>]*https?://[^>]*>", page.read_text("utf-8"))
+        if error is None and loads:
+            raise ExtensionError(f"{page} loads from elsewhere: {loads.group()}")
+
+
 def setup(app):
     app.connect("source-read", add_navigation)
+    app.connect("build-finished", check_offline)

@@ -17,7 +17,7 @@ KEYS, QUERIES = "memory step s", "decoder step t"
 # Name of a picture: its panels, each a title, an expression, and the labels of both axes.
 PANELS = {
     "bahdanau": [
-        ("tanh(W s + U h_s), one s", "hidden[2].T", KEYS, "hidden unit"),
+        ("tanh(W s_t + U h_s), t = 2", "hidden[2].T", KEYS, "hidden unit"),
         ("e, scores", "e", KEYS, QUERIES),
         ("alpha, weights", "alpha", KEYS, QUERIES),
         ("c, contexts", "c", "feature", QUERIES),
@@ -47,6 +47,7 @@ PART = re.compile(r"```python\n(.*?)```|\]\(equations/(\w+)\.png\)", re.S)
 def draw(panels, namespace, path):
     """One row of heat maps (lines for a vector): blue is positive, red negative, white zero."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     width = max(4, 2.4 * len(panels))
     figure = Figure(figsize=(width, 2.2), layout="constrained")
@@ -62,6 +63,7 @@ def draw(panels, namespace, path):
             axes.plot(array)
             continue
         most = abs(array).max()
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.imshow(array, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
     figure.savefig(path, dpi=100, metadata={"Software": None})
 

@@ -3,12 +3,13 @@
 import posixpath
 import re
 
-LINK = re.compile(r"^- \[[^\]]+\]\(([^)]+\.(?:md|ipynb))\)", re.M)
+LINK = re.compile(r"^- \[([^\]]+)\]\(([^)]+\.(?:md|ipynb))\)", re.M)
 
 
 def pages(index):
-    """The pages that the text of docs/index.md lists, as paths from the root of the checkout."""
-    return [posixpath.normpath(posixpath.join("docs", path)) for path in LINK.findall(index)]
+    """The pages that the text of docs/index.md lists: their titles by their paths from the root."""
+    found = LINK.findall(index)
+    return {posixpath.normpath(posixpath.join("docs", path)): title for title, path in found}
 
 
 def with_navigation(index):
@@ -17,7 +18,9 @@ def with_navigation(index):
     for number, part in enumerate(parts):
         if found := pages(part):
             caption = re.match(r"## (.+)", part).group(1)
-            entries = "\n".join("/" + posixpath.splitext(path)[0] for path in found)
+            entries = "\n".join(
+                f"{title} </{posixpath.splitext(path)[0]}>" for path, title in found.items()
+            )
             options = f":hidden:\n:caption: {caption}"
             parts[number] += f"\n```{{toctree}}\n{options}\n\n{entries}\n```\n\n"
     return "".join(parts)

@@ -38,20 +38,21 @@ class Shown:
         return self.text
 
 
+def shown(default):
+    """A default value as the page shows it: functions by their names, marks without one as dots."""
+    if callable(default) and default is not inspect.Parameter.empty:
+        return Shown(default.__name__)
+    return Shown("...") if type(default) is object else default
+
+
 def signature(thing, skip_first=False):
-    """The parameters without annotations; functions among the defaults by their names."""
-    found = inspect.signature(thing)
-    parameters = list(found.parameters.values())[skip_first:]
-    shown = [
-        parameter.replace(
-            annotation=parameter.empty,
-            default=Shown(parameter.default.__name__)
-            if callable(parameter.default) and parameter.default is not parameter.empty
-            else parameter.default,
+    """The parameters without annotations."""
+    parameters = list(inspect.signature(thing).parameters.values())[skip_first:]
+    return str(
+        inspect.Signature(
+            [x.replace(annotation=x.empty, default=shown(x.default)) for x in parameters]
         )
-        for parameter in parameters
-    ]
-    return str(inspect.Signature(shown))
+    )
 
 
 def methods(cls):
