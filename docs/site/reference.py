@@ -4,21 +4,22 @@ A block of it has a name a line: `attend`, or, of what is not public but inherit
 `layers.base.AttentionLayer`.
 """
 
+import functools
 import importlib
 import inspect
 import re
+from pathlib import Path
 
 from docstrings import to_markdown
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective
 
-import keras_attention
-
 PACKAGE = "keras_attention"
 # What Keras calls; the class says what they do.
 OF_KERAS = {"build", "call", "get_config", "from_config", "build_from_config", "get_build_config"}
-CODE = re.compile(r"(?:ka\.|keras_attention\.)?(\w+)(?:\(.*\))?$", re.S)
+PAGE = Path(__file__).resolve().parents[1] / "reference.md"
+CODE = re.compile(r"(?:\w+=)?(?:ka\.|keras_attention\.)?(\w+)(?:\(.*\))?$", re.S)
 
 
 def find(name):
@@ -103,11 +104,19 @@ class Reference(SphinxDirective):
         return [node for name in names for node in self.parse_text_to_nodes(entry(name))]
 
 
+@functools.cache
+def listed():
+    """The names that the reference documents, by what code calls them."""
+    blocks = re.findall(r"^```\{reference\}\n(.*?)^```$", PAGE.read_text("utf-8"), re.S | re.M)
+    names = [name for block in blocks for name in block.split()]
+    return {name.rpartition(".")[2]: f"{PACKAGE}.{name}" for name in names}
+
+
 def link_code(app, doctree):
-    """Makes code that is a public name, or a call of one, a link to the reference."""
+    """Makes code that is a documented name, or a call of one, a link to the reference."""
     for literal in list(doctree.findall(nodes.literal)):
         found = CODE.match(literal.astext())
-        if not found or found.group(1) not in keras_attention.__all__:
+        if not found or found.group(1) not in listed():
             continue
         if isinstance(literal.parent, (nodes.reference, nodes.title, pending_xref)):
             continue
@@ -115,7 +124,7 @@ def link_code(app, doctree):
             "",
             refdomain="py",
             reftype="obj",
-            reftarget=f"{PACKAGE}.{found.group(1)}",
+            reftarget=listed()[found.group(1)],
             refdoc=app.env.docname,
         )
         literal.replace_self(link)
