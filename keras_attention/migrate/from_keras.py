@@ -23,7 +23,7 @@ KINDS = {
     "AdditiveAttention": keras.layers.AdditiveAttention,
 }
 WITH_HEADS = ("MultiHeadAttention", "GroupQueryAttention")
-COMMON = ("name", "trainable", "dtype")
+COMMON = ("name", "dtype", "dropout", "seed")
 
 
 def attention_from_keras(layer, weights=None, size=None):
@@ -65,23 +65,18 @@ def attention_from_keras(layer, weights=None, size=None):
     is_built = isinstance(layer, keras.layers.Layer) and layer.built
     if weights is None and is_built:
         weights = {_short(weight.path): weight for weight in layer.weights}
-    build_config = (layer.get_build_config() or {}) if is_built else {}
-    if kind in WITH_HEADS:
-        made = _with_heads(kind, config)
-        if weights is not None:
-            _fill_with_heads(made, _named(weights, _names(kind, config)), build_config)
-        return made
-    shapes = build_config.get("input_shape") or 2 * [(None, None, size)]
     given = None if weights is None else _named(weights, _names(kind, config))
-    if kind == "Attention" and config["score_mode"] == "dot":
-        made = LuongAttention("dot", scale=config["use_scale"], **_options(config))
-        if given is not None:
-            made.build(*_with_size(shapes, config["name"]))
-            made.g.assign(given.take("scale", ()))
+    build_config = (layer.get_build_config() or {}) if is_built else {}
+    shapes = build_config.get("input_shape") or 2 * [(None, None, size)]
+    if kind in WITH_HEADS:
+        made = _with_heads(kind, config, given, build_config)
+    elif kind == "Attention" and config["score_mode"] == "dot":
+        made = _dot(config, given, shapes)
     else:
         made = _additive(kind, config, given, shapes)
     if given is not None:
         given.check_all_taken()
+    made.trainable = config["trainable"]  # Of what `build` has made, too; as argument it is not.
     return made
 
 
@@ -112,10 +107,10 @@ def _kind_and_config(layer):
         )
     if not keras.config.is_flash_attention_enabled():
         _check_flash(getattr(layer, "_flash_attention", None), layer.name)
-    if getattr(layer.dtype_policy, "quantization_mode", None) is not None:
+    if any(part.dtype_policy.quantization_mode for part in layer._flatten_layers()):
         raise ValueError(
-            f"`layer` {layer.name!r} is quantised ({layer.dtype_policy.name}): carry over the one "
-            "that it was made of, and quantise then."
+            f"`layer` {layer.name!r} is quantised: carry over the one that it was made of, and "
+            "quantise then."
         )
     return kind, layer.get_config()
 
@@ -130,16 +125,38 @@ def _check_flash(flash, name):
 
 
 def _options(config):
-    """What all layers share: dropout with its seed, name, trainable, dtype policy."""
-    return {name: config[name] for name in (*COMMON, "dropout", "seed") if name in config}
+    """What all layers share: name, dtype policy, dropout with its seed."""
+    return {name: config[name] for name in COMMON}
 
 
-def _with_heads(kind, config):
-    config = dict(config)
+def _with_heads(kind, config, weights, build_config):
+    """A `MultiHeadAttention`, built for what the kernels `[D, N, H]` take if there are any."""
+    config = {name: x for name, x in config.items() if name != "trainable"}
     if kind == "GroupQueryAttention":
         config["num_heads"] = config.pop("num_query_heads")
         config["key_dim"] = config.pop("head_dim")
-    return MultiHeadAttention(**config)
+    layer = MultiHeadAttention(**config)
+    if weights is None:
+        return layer
+    sizes = [weights.shape(f"{side}/kernel", 3)[0] for side in ("query", "value", "key")]
+    rank, axes = 3, config.get("attention_axes")
+    if "query_shape" in build_config.get("shapes_dict", {}):
+        rank = len(build_config["shapes_dict"]["query_shape"])
+    elif axes:
+        rank = max(3, max(axes) + 2, 1 - min(axes))
+    layer.build(*((None,) * (rank - 1) + (size,) for size in sizes))
+    for variable in layer.weights:
+        variable.assign(weights.take(_short(variable.path), tuple(variable.shape)))
+    return layer
+
+
+def _dot(config, weights, shapes):
+    """A `LuongAttention`, built if the scale is learned and known."""
+    layer = LuongAttention("dot", scale=config["use_scale"], **_options(config))
+    if weights is not None:
+        layer.build(*_with_size(shapes, config["name"]))
+        layer.g.assign(weights.take("scale", ()))
+    return layer
 
 
 def _names(kind, config):
@@ -172,21 +189,6 @@ def _named(weights, names):
     if not names and not weights:
         return None
     return Weights(weights)
-
-
-def _fill_with_heads(layer, weights, build_config):
-    """Builds the layer for what the kernels `[D, N, H]` take, and gives it the weights."""
-    sizes = [weights.shape(f"{side}/kernel", 3)[0] for side in ("query", "value", "key")]
-    rank = 3
-    if "query_shape" in build_config.get("shapes_dict", {}):
-        rank = len(build_config["shapes_dict"]["query_shape"])
-    elif layer.get_config()["attention_axes"]:
-        axes = layer.get_config()["attention_axes"]
-        rank = max(3, max(axes) + 2, 1 - min(axes))
-    layer.build(*((None,) * (rank - 1) + (size,) for size in sizes))
-    for variable in layer.weights:
-        variable.assign(weights.take(_short(variable.path), tuple(variable.shape)))
-    weights.check_all_taken()
 
 
 def _with_size(shapes, name):

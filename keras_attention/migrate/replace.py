@@ -32,8 +32,9 @@ def replace_attention(model, strict=True):
     Raises:
         ValueError: if the model is not Functional or Sequential, has no such layer, or, with
             `strict`, has one that can not be replaced: inside of a layer of another kind, a
-            subclass, one made for flash attention, or called with `use_causal_mask` on query
-            and value of different lengths. The error lists them with the reason.
+            subclass, quantised, made for flash attention, or called with `use_causal_mask` or a
+            sliding window on query and value of different lengths. The error lists them with the
+            reason.
 
     Example:
 
@@ -155,6 +156,9 @@ class _Copier:
         for old, new in self._without_weights:
             new.set_weights(old.get_weights())
             _copy_assets(old, new)
+            if not old.trainable:
+                new.trainable = True  # What `build` makes is, whatever the config says, and to
+                new.trainable = False  # set False again would do nothing.
 
     def _copy_once(self, layer):
         if id(layer) not in self._copies:
@@ -200,7 +204,7 @@ def _call_as_before(layer, kind, *args, **kwargs):
     if kind in WITH_HEADS:
         return _call_with_heads(layer, *args, **kwargs)
     inputs, masks, flags = _of_list(*args, **kwargs)
-    _check_causal(inputs[0], inputs[1], flags)
+    _check_places(layer, inputs[0], inputs[1], flags)
     names = ("query_mask", "value_mask")
     given = {name: x for name, x in zip(names, masks, strict=False) if x is not None}
     return layer(*inputs, **given, **flags)
@@ -213,7 +217,7 @@ def _of_list(inputs, mask=None, **flags):
 def _call_with_heads(layer, query, value, *args, attention_mask=None, **flags):
     if len(args) > 4:
         *args, attention_mask = args
-    _check_causal(query, value, flags)
+    _check_places(layer, query, value, flags)
     if attention_mask is not None:  # where Keras takes any number for true, and fewer axes
         if keras.backend.standardize_dtype(attention_mask.dtype) != "bool":
             attention_mask = keras.ops.cast(attention_mask, "bool")
@@ -223,14 +227,14 @@ def _call_with_heads(layer, query, value, *args, attention_mask=None, **flags):
     return layer(query, value, *args, **flags)
 
 
-def _check_causal(query, value, flags):
-    """Keras's causal mask begins with both sequences, ours ends with both."""
-    if not flags.get("use_causal_mask") or query is value:
-        return
+def _check_places(layer, query, value, flags):
+    """Keras counts steps from the first of either side, this package from the last."""
+    causal, window = flags.get("use_causal_mask"), layer.get_config().get("sliding_window")
     steps = query.shape[1], value.shape[1]
-    if None in steps or steps[0] != steps[1]:
-        raise ValueError(
-            "it is called with `use_causal_mask` on query and value of lengths "
-            f"{steps[0]} and {steps[1]}. Keras lines their first steps up, this package their "
-            "last ones: pass `attention_mask` instead."
-        )
+    if not (causal or window) or query is value or (None not in steps and steps[0] == steps[1]):
+        return
+    raise ValueError(
+        f"it is called with {'`use_causal_mask`' if causal else '`sliding_window`'} on query and "
+        f"value of lengths {steps[0]} and {steps[1]}. Keras lines up their first steps, this "
+        "package their last ones: pass `attention_mask` instead."
+    )
