@@ -95,6 +95,7 @@ from keras_attention.migrate.from_torch import (
     transformer_from_torch,
 )
 from keras_attention.migrate.replace import replace_attention
+from keras_attention.migrate.torch_model import load_transformer_from_torch
 from keras_attention.models.batches import text_batches
 from keras_attention.models.classifier import TextClassifier, text_classifier
 from keras_attention.models.epochs import EpochCounter
@@ -231,5 +232,6 @@ __all__ = [
     "decoder_from_torch",
     "encoder_block_from_torch",
     "encoder_from_torch",
+    "load_transformer_from_torch",
     "transformer_from_torch",
 ]

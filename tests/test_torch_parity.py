@@ -17,6 +17,8 @@ from keras_attention.migrate.from_torch import (
     encoder_from_torch,
     transformer_from_torch,
 )
+from keras_attention.migrate.torch_model import load_transformer_from_torch
+from keras_attention.models.transformer import transformer
 
 DATA = Path(__file__).parent / "data"
 N = 5
@@ -136,6 +138,74 @@ def test_each_stack_alone(kind, tmp_path):
         inputs.append(np.where(mask[..., None], arrays[side], 9.0).astype("float32"))
     for one in (model, keras.models.load_model(tmp_path / "model.keras")):
         close(one(inputs), arrays["output"], mask)
+
+
+# A whole model
+
+NAMES = {
+    "prefix": "transformer.",
+    "source_embedding": "source_embedding.weight",
+    "target_embedding": "target_embedding.weight",
+    "logits": "generator",
+}
+
+
+def model_like(**changed):
+    """The model of torch_translator.npz, with other weights."""
+    sizes = {"layers": 2, "decoder_layers": 1, "units": 10, "num_heads": N, "feedforward_size": 11}
+    return transformer(13, 17, **{**sizes, "tied_embeddings": False, **changed})
+
+
+def test_whole_model():
+    arrays = load("translator")
+    model = load_transformer_from_torch(model_like(), weights_of("translator"), **NAMES)
+    logits = model([arrays["source"], arrays["target"]])
+    close(logits, arrays["logits"], arrays["target"] != 0)
+    # Embeddings and logits are left alone where they are not named.
+    other = model_like()
+    before = other.get_layer("logits").get_weights()[0]
+    load_transformer_from_torch(other, weights_of("translator"), "transformer.")
+    np.testing.assert_array_equal(other.get_layer("logits").get_weights()[0], before)
+    np.testing.assert_array_equal(
+        other.get_layer("encoder_2").get_weights()[0], model.get_layer("encoder_2").get_weights()[0]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"layers": 1}, "has 2 layers of the encoder, `model` has 1 blocks"),
+        ({"feedforward_size": 7}, r"'transformer.encoder.layers.0.linear1.weight' .* \(7, 10\)"),
+        ({"num_heads": 2, "units": 6}, r"'transformer.encoder.*in_proj_weight' .* \(18, 6\)"),
+        ({"norm_first": False}, "'transformer.encoder.norm.weight' .* normalises behind both"),
+        ({"position": "rotary"}, "made with `position` 'sinusoidal' or .* Received: 'rotary'"),
+        ({"activation": "swiglu"}, "made with `activation` 'relu' or .* Received: 'swiglu'"),
+        ({"normalization": "rms"}, "made with `normalization` 'layer'"),
+        ({"attention_options": {"num_key_value_heads": 1}}, "made with `attention_options` None"),
+        ({"tied_embeddings": True}, "no layer 'logits' .* `tied_embeddings=True`"),
+    ],
+)
+def test_a_model_that_does_not_fit(changed, message):
+    with pytest.raises(ValueError, match=message):
+        load_transformer_from_torch(model_like(**changed), weights_of("translator"), **NAMES)
+
+
+def test_names_of_a_whole_model_that_do_not_fit():
+    weights, model = weights_of("translator"), model_like()
+
+    def refused(message, model=model, weights=weights, **changed):
+        with pytest.raises(ValueError, match=message):
+            load_transformer_from_torch(model, weights, **{**NAMES, **changed})
+
+    refused("no name that begins with 'model.'", prefix="model.")
+    refused(r"no 'embed.weight', an array of shape \(13, 10\)", source_embedding="embed.weight")
+    narrow = {**weights, "generator.weight": np.ones((16, 10))}
+    refused(r"'generator.weight' .* \(17, 10\). Received shape \(16, 10\)", weights=narrow)
+    refused("no 'out.weight'", logits="out")
+    more = {**weights, "transformer.extra": np.ones(3)}
+    refused(r"more than the layer takes: 'transformer.extra' \(3\)", weights=more)
+    refused("`model` must be what `transformer", keras.Sequential())
 
 
 # What does not fit

@@ -20,18 +20,22 @@ def block_with(kind, weights, num_heads, **options):
     hidden = weights.shape("linear1.weight", 2)[0]
     block = kind(num_heads, hidden, use_bias="in_proj_bias" in own, **options)
     shape = (None, None, size)
+    block.build(shape, *[shape] * ("cross" in block.attentions))
+    fill_block(block, weights)
+    return block
+
+
+def fill_block(block, weights):
+    """Gives a built block of features `[..., D]` the weights of a layer of PyTorch."""
     residuals = [block.self_attention_residual]
+    fill_attention(block.self_attention, weights.part("self_attn."))
     if "cross" in block.attentions:
-        block.build(shape, shape)
         fill_attention(block.cross_attention, weights.part("multihead_attn."))
         residuals.append(block.cross_attention_residual)
-    else:
-        block.build(shape)
-    fill_attention(block.self_attention, own)
-    _fill_feed_forward(block.feed_forward, weights, size, hidden)
+    size = block.self_attention.query_dense.kernel.shape[0]
+    _fill_feed_forward(block.feed_forward, weights, size, block.feed_forward.size)
     for number, residual in enumerate([*residuals, block.feed_forward_residual], 1):
         fill_norm(residual.norm, weights.part(f"norm{number}."))
-    return block
 
 
 def features(weights, num_heads):

@@ -75,8 +75,8 @@ class Weights:
         return array
 
     def called(self, name):
-        """What error messages call the array of a name, the prefix included."""
-        return repr(self._called.get(name, name))
+        """What error messages call the array of a name."""
+        return self._quoted(self._prefix + name)
 
     def check_all_taken(self):
         """Raises a ValueError that lists the arrays below the prefix that nobody took."""
@@ -84,7 +84,7 @@ class Weights:
         left = [name for name in left if name not in self._taken]
         if left:
             shapes = [
-                f"{self.called(name)} {_written(as_array(name, self._arrays[name]).shape)}"
+                f"{self._quoted(name)} {_written(as_array(name, self._arrays[name]).shape)}"
                 for name in left
             ]
             raise ValueError(
@@ -95,7 +95,7 @@ class Weights:
         name = self._prefix + name
         if name not in self._arrays:
             raise ValueError(
-                f"`{self._argument}` has no {self.called(name)}, an array of shape "
+                f"`{self._argument}` has no {self._quoted(name)}, an array of shape "
                 f"{_written(shape)}. It has: {self._known(self._prefix)}."
             )
         array = as_array(name, self._arrays[name])
@@ -104,16 +104,19 @@ class Weights:
         )
         if not fits:
             raise ValueError(
-                f"{self.called(name)} in `{self._argument}` must have shape {_written(shape)}. "
+                f"{self._quoted(name)} in `{self._argument}` must have shape {_written(shape)}. "
                 f"Received shape {_written(array.shape)}."
             )
         return array
+
+    def _quoted(self, name):
+        return repr(self._called.get(name, name))
 
     def _known(self, prefix):
         names = sorted(name for name in self._arrays if name.startswith(prefix)) or sorted(
             self._arrays
         )
-        listed = ", ".join(map(self.called, names[:20]))
+        listed = ", ".join(map(self._quoted, names[:20]))
         return f"{listed}, and {len(names) - 20} more" if len(names) > 20 else listed or "nothing"
 
 

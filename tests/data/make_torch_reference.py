@@ -21,6 +21,7 @@ What PyTorch computes, where it is not plain from the name:
   query that may attend to nothing gets NaN: no case has one at a real step.
 - "gelu" is the exact one.
 - `nn.Transformer` normalises behind the last block of each stack, also where blocks are post-norm.
+- `translator` is a model around nn.Transformer: padding is id 0, embeddings are times sqrt(D).
 - In evaluation mode the encoder may leave padded steps out, and so give 0 there.
 """
 
@@ -160,6 +161,43 @@ def whole(seed, norm_first, activation):
     return {**arrays, "lengths": LENGTHS, "source_lengths": MEMORY_LENGTHS}
 
 
+def translator(seed):
+    """The usual model around nn.Transformer: embeddings, sinusoidal positions, logits."""
+    torch, nn = torch_module(), torch_module().nn
+    rng, (source_size, target_size) = np.random.default_rng(seed), (13, 17)
+
+    class Translator(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.source_embedding = nn.Embedding(source_size, D)
+            self.target_embedding = nn.Embedding(target_size, D)
+            self.transformer = nn.Transformer(D, N, 2, 1, F, norm_first=True, batch_first=True)
+            self.generator = nn.Linear(D, target_size)
+
+        def embed(self, embedding, ids):
+            angles = torch.arange(ids.shape[1])[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)
+            positions = torch.stack([angles.sin(), angles.cos()], -1).reshape(-1, D)
+            return embedding(ids) * D**0.5 + positions
+
+        def forward(self, source, target):
+            padded, steps = source == 0, target.shape[1]
+            hidden = self.transformer(
+                self.embed(self.source_embedding, source),
+                self.embed(self.target_embedding, target),
+                tgt_mask=torch.triu(torch.ones(steps, steps, dtype=torch.bool), 1),
+                src_key_padding_mask=padded,
+                memory_key_padding_mask=padded,
+                tgt_key_padding_mask=target == 0,
+            )
+            return self.generator(hidden)
+
+    module = Translator()
+    arrays = draw(rng, module.eval())
+    arrays["source"] = np.array([[3, 4, 5, 6, 12], [7, 8, 9, 0, 0]])
+    arrays["target"] = np.array([[1, 9, 3, 16], [1, 12, 4, 0]])
+    return {**arrays, "logits": run(module, arrays["source"], arrays["target"])}
+
+
 CASES = {
     "attention_self": lambda: attention(2),
     "attention_self_no_bias": lambda: attention(3, bias=False),
@@ -171,6 +209,7 @@ CASES = {
     "decoder_layer_pre_norm": lambda: decoder_layer(19, True, "gelu"),
     "transformer": lambda: whole(23, False, "gelu"),
     "transformer_pre_norm": lambda: whole(29, True, "relu"),
+    "translator": lambda: translator(31),
 }
 
 
