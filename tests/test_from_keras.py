@@ -5,7 +5,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from conftest import to_numpy
+from backend import to_numpy
 
 from keras_attention.layers.bahdanau import BahdanauAttention
 from keras_attention.layers.luong import LuongAttention

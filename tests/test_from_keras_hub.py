@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from conftest import to_numpy
+from backend import to_numpy
 
 from keras_attention.migrate.from_keras_hub import block_from_keras_hub
 

@@ -12,11 +12,13 @@ PRINTED = {  # a line that each page prints
     "docs/equations.md": "every layer gives what its equation says",
     "docs/gallery.md": "ein Hund schläft",
     "docs/internals.md": "(2, 3, 8) (2, 3, 8)",
+    "docs/migration.md": "and not the new: True",
+    "docs/moving_from_tfa.md": "the same logits: True",
     "docs/masks.md": "the mask of `query`, dropped by",
     "docs/serving.md": "'serve_tokens', 'serving_default', 'step'",
     "docs/transformer.md": "(None, None, 32)",
 }
-ONE_PROGRAM = ("docs/equations.md",)  # whose blocks build on each other
+ONE_PROGRAM = ("docs/equations.md", "docs/moving_from_tfa.md")  # whose blocks build on each other
 
 
 def blocks(page):

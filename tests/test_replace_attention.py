@@ -5,7 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from conftest import to_numpy
+from backend import to_numpy
 
 import keras_attention
 from keras_attention import replace_attention

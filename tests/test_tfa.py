@@ -380,6 +380,25 @@ def test_decoder_that_feeds_its_context_step_by_step(tmp_path):
     close(keras.models.load_model(tmp_path / "model.keras")(given), to_numpy(model(given)))
 
 
+def test_decoder_that_feeds_its_context_in_a_graph(run):
+    """The same outputs, and a gradient for every weight."""
+    arrays = load("wrapper_gru_bahdanau")
+    decoder = decoder_from_tfa(weights_in(arrays), output_attention=False)
+    state = initial_state(arrays)
+
+    def outputs_and_gradients(inputs, memory, mask):
+        with tf.GradientTape() as tape:
+            outputs = decoder(inputs, memory, initial_state=state, memory_mask=mask)
+            loss = ops.sum(ops.square(outputs))
+        variables = [weight.value for weight in decoder.trainable_weights]
+        return outputs, *tape.gradient(loss, variables)
+
+    given = arrays["inputs"], arrays["memory"], padding_mask(arrays)
+    outputs, *gradients = run(outputs_and_gradients, *given)
+    close(outputs, arrays["outputs"])
+    assert len(gradients) == 6 and all(np.abs(gradient).max() > 0 for gradient in gradients)
+
+
 def test_wrapper_that_puts_out_its_context():
     """Without an attention layer, a_t = c_t: the sum of the memory with the weights."""
     arrays = load("wrapper_gru_bahdanau")
