@@ -15,14 +15,16 @@ from pathlib import Path
 
 import keras
 import tensorflow as tf
+from command_line import OutputError, check_folder
 from g2p_data import BUNDLED, DataError, Parts, Vocabulary, companions, load_parts, take
 from g2p_export import export_saved_model
 from g2p_metrics import error_rates, error_rates_by_length
 from g2p_model import Transcriber, build_model, build_transformer
 from g2p_options import parse_options
-from g2p_output import OutputError, check_folder, whole
 from g2p_recipe import BUNDLED_WORDS, recipe_for
 from g2p_train import pronounce, train
+
+from keras_attention.whole import whole
 
 DEV_WORDS, TEST_WORDS, SMOKE_WORDS, COMPARED_WORDS, SHOWN_WORDS = 500, 2000, (300, 50, 50), 100, 8
 # Runs a script in a process where importing Keras or this package fails.

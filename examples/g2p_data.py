@@ -1,8 +1,6 @@
 """Pronunciation dictionaries: files, parts for training and testing, vocabularies, batches."""
 
-import gzip
 import hashlib
-import lzma
 import unicodedata
 from pathlib import Path
 from typing import NamedTuple
@@ -11,46 +9,43 @@ import numpy as np
 import tensorflow as tf
 from g2p_text import RESERVED_LETTERS, UNKNOWN, split_letters
 
+from keras_attention.text import DataError, read_lines
+
 BUNDLED = Path(__file__).parent / "data" / "cmudict.tsv.xz"
 PADDING, START, END, RESERVED_PHONES = 0, 1, 2, 3
 HELD_OUT_PERCENT = 5
-OPENERS = {".xz": lzma.open, ".gz": gzip.open}
 Lexicon = dict  # word -> list of pronunciations, each a tuple of phones
 
 
-class DataError(ValueError):
-    """A data file that can not be used; the message names the file and, where it can, the line."""
-
-
 def read_lexicon(path):
-    """Reads `word<TAB>phones separated by spaces`, one pronunciation a line."""
-    path = Path(path)
+    """Reads `word<TAB>phones separated by spaces`, one pronunciation a line.
+
+    A `DataError` names the file and, where it can, the line.
+    """
     lexicon = {}
     try:
-        with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    word, phones = _parse(line, f"{path}, line {number}")
-                    pronunciations = lexicon.setdefault(word, [])
-                    if phones not in pronunciations:
-                        pronunciations.append(phones)
+        lines = read_lines(path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such data file") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: expected UTF-8 text, got {error.reason}") from None
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise DataError(f"{path}: can not be read: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path}: can not be read: {error.strerror or error}") from None
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            word, phones = _parse(line, f"{path}, line {number}")
+            pronunciations = lexicon.setdefault(word, [])
+            if phones not in pronunciations:
+                pronunciations.append(phones)
     if not lexicon:
         raise DataError(f"{path}: expected lines 'word<TAB>phones', got an empty file")
     return lexicon
 
 
 def _parse(line, place):
-    fields = unicodedata.normalize("NFC", line.rstrip("\r\n")).split("\t")
+    fields = unicodedata.normalize("NFC", line).split("\t")
     word, phones = fields[0].strip().lower(), tuple(fields[-1].split())
     if len(fields) != 2 or not word or not phones:
         raise DataError(
-            f"{place}: expected 'word<TAB>phones separated by spaces', got {line.rstrip()!r}"
+            f"{place}: expected 'word<TAB>phones separated by spaces', got {line!r:.80}"
         )
     return word, phones
 

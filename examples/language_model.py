@@ -13,8 +13,8 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
+from command_line import load_model, unicode_text
 from g2p_options import OneLineErrors, positive
-from g2p_output import whole
 from language_plain import plain_model
 from language_text import load_text
 from language_train import test, train_epochs, train_minutes
@@ -23,6 +23,7 @@ from translate_options import above_zero, at_least_zero, fraction
 
 from keras_attention import ByteTokenizer, CharacterTokenizer, causal_lm
 from keras_attention.text import PAD, START, UNKNOWN, DataError
+from keras_attention.whole import whole
 
 DEFAULTS = {"units": 128, "feedforward": 512, "layers": 4, "length": 128, "batch_size": 32}
 DEFAULTS |= {"epochs": 15, "limit": None, "characters": 400}
@@ -121,7 +122,13 @@ def add_training(add):
 
 
 def add_use(add):
-    add("--prompt", nargs="+", metavar="TEXT", help="texts to continue (default: held-out text)")
+    add(
+        "--prompt",
+        type=unicode_text,
+        nargs="+",
+        metavar="TEXT",
+        help="texts to continue (default: held-out text)",
+    )
     add(
         "--characters",
         type=positive,
@@ -247,13 +254,7 @@ def run(options):
 
 def use(options):
     """Continues texts with the model of an earlier run."""
-    path = options.model / "model.keras"
-    if not path.is_file():
-        raise DataError(f"--model {options.model}: it holds no model.keras")
-    try:
-        model = keras.models.load_model(path, compile=False)
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{path} is no model of this script: {error}") from None
+    model = load_model(options.model)
     continue_texts(model, options.prompt, options)
 
 

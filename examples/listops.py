@@ -17,8 +17,8 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
+from command_line import load_model, unicode_text
 from g2p_options import OneLineErrors, positive
-from g2p_output import whole
 from listops_data import DIGITS, examples, parse, written
 from translate import check_output
 from translate_options import above_zero, fraction
@@ -31,6 +31,7 @@ from keras_attention import (
     text_classifier,
 )
 from keras_attention.text import DataError
+from keras_attention.whole import whole
 
 DEFAULTS = {"units": 96, "layers": 4, "examples": 40_000, "epochs": 5, "depth": 3, "tests": 300}
 SMOKE = {"units": 16, "layers": 2, "examples": 512, "epochs": 2, "depth": 2, "tests": 20}
@@ -76,7 +77,12 @@ def parse_options(arguments=None):
         help="folder for model.keras, results.json and attention.png (default: %(default)s)",
     )
     add("--smoke", action="store_true", help="tiny sizes: tries the script in seconds")
-    add("--text", nargs="+", help="expressions to compute by --model, without training")
+    add(
+        "--text",
+        type=unicode_text,
+        nargs="+",
+        help="expressions to compute by --model, without training",
+    )
     add("--model", type=Path, metavar="DIR", help="the output folder of a run, to use its model")
     options = parser.parse_args(arguments)
     if (options.text is None) != (options.model is None):
@@ -237,13 +243,7 @@ def run(options):
 def compute(options):
     """Prints the model's value of each expression, by the model of an earlier run."""
     texts = [written(parse(text)) for text in options.text]
-    path = options.model / "model.keras"
-    if not path.is_file():
-        raise DataError(f"--model {options.model}: it holds no model.keras")
-    try:
-        model = keras.models.load_model(path, compile=False)
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{path} is no model of this script: {error}") from None
+    model = load_model(options.model)
     for text, value in zip(texts, model.classify(texts), strict=True):
         print(f"{text}\t{value}")
 

@@ -21,6 +21,7 @@ OPERATORS = {
 }
 DIGITS = tuple("0123456789")
 MOST_VALUES, NESTED, LONGEST = 5, 0.3, 50  # in a list; share of them that are lists; tokens
+DEEPEST = 100  # lists in lists that are read
 
 
 class Example(NamedTuple):
@@ -96,29 +97,39 @@ def examples(seed, count, depths, tests, tested_depths):
 
 def parse(text):
     """The expression that a text is, spaces or not; a `DataError` says what is wrong with it."""
-    tokens = re.findall(r"\[|\]|[A-Za-z]+|\d|\S", text)
-    expression, rest = _read(tokens, text)
-    if rest:
-        raise DataError(f"{text!r}: expected nothing behind the last ], got {rest[0]!r}")
+    tokens = re.findall(r"\[|\]|[A-Za-z]+|\d|\S", text)[::-1]
+    expression = _read(tokens, text)
+    if tokens:
+        raise DataError(f"{text!r:.80}: expected nothing behind the last ], got {tokens[-1]!r:.9}")
     return expression
 
 
-def _read(tokens, text):
-    """The list at the start of the tokens, and what follows it."""
-    if tokens[:1] != ["["]:
-        raise DataError(f"{text!r}: expected [ at the start, got {''.join(tokens[:1])!r}")
-    operator, tokens = "".join(tokens[1:2]).upper(), tokens[2:]
+def _read(tokens, text, depth=1):
+    """The list at the end of the reversed tokens, which is taken off them."""
+
+    def following():
+        if not tokens:
+            raise DataError(f"{text!r:.80}: expected a ] in each list")
+        return tokens.pop()
+
+    if depth > DEEPEST:
+        raise DataError(f"{text!r:.80}: expected at most {DEEPEST} lists in each other")
+    if tokens[-1:] != ["["]:
+        raise DataError(f"{text!r:.80}: expected [ at the start, got {''.join(tokens[-1:])!r:.9}")
+    tokens.pop()
+    operator = following().upper()
     if operator not in OPERATORS:
-        raise DataError(f"{text!r}: expected one of {', '.join(OPERATORS)}, got {operator!r}")
+        wanted = ", ".join(OPERATORS)
+        raise DataError(f"{text!r:.80}: expected one of {wanted}, got {operator!r:.9}")
     values = []
-    while tokens and tokens[0] != "]":
-        if tokens[0] == "[":
-            value, tokens = _read(tokens, text)
-        elif tokens[0] in DIGITS:
-            value, tokens = int(tokens[0]), tokens[1:]
+    while (token := following()) != "]":
+        if token == "[":
+            tokens.append(token)
+            values.append(_read(tokens, text, depth + 1))
+        elif token in DIGITS:
+            values.append(int(token))
         else:
-            raise DataError(f"{text!r}: expected a digit, [ or ], got {tokens[0]!r}")
-        values.append(value)
-    if not tokens or not values:
-        raise DataError(f"{text!r}: expected {'values' if tokens else 'a ]'} in each list")
-    return [operator, *values], tokens[1:]
+            raise DataError(f"{text!r:.80}: expected a digit, [ or ], got {token!r:.9}")
+    if not values:
+        raise DataError(f"{text!r:.80}: expected values in each list")
+    return [operator, *values]

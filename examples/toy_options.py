@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from attentions import add_attention
+from command_line import unicode_text
 from g2p_options import OneLineErrors, positive
 
 
@@ -36,6 +37,7 @@ def make_parser(script, description, epilog, defaults):
     add("--smoke", action="store_true", help="tiny sizes: tries the script in seconds")
     add(
         "--text",
+        type=unicode_text,
         nargs="+",
         metavar="TEXT",
         help="learns nothing, answers these texts with a model saved before",

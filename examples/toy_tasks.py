@@ -11,15 +11,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 from attentions import attention_options
-from g2p_output import OutputError, check_folder, whole
+from command_line import OutputError, check_folder, load_model
 
 import keras_attention
 from keras_attention.callbacks import TranslationMetric
 from keras_attention.losses import MaskedCrossEntropy
 from keras_attention.models.batches import text_batches
 from keras_attention.models.seq2seq import seq2seq
-from keras_attention.text import CharacterTokenizer
+from keras_attention.text import CharacterTokenizer, DataError
 from keras_attention.visualize import alignment_text, plot_alignment
+from keras_attention.whole import whole
 
 BATCH_SIZE, LEARNING_RATE = 64, 3e-3
 WATCHED = 200
@@ -132,17 +133,7 @@ def save(model, folder):
     """Saves the model; returns it as it loads again."""
     with whole(folder / MODEL) as path:
         model.save(path)
-    return load(folder)
-
-
-def load(folder):
-    path = folder / MODEL
-    if not path.is_file():
-        raise TaskError(f"{path}: there is no such file; train a model first")
-    try:
-        return keras.models.load_model(path)
-    except Exception as error:  # whatever is wrong with the file, it is no model of ours
-        raise TaskError(f"{path}: expected a saved model, got: {error}") from None
+    return load_model(folder)
 
 
 def test(model, task):
@@ -227,7 +218,7 @@ def learn(make_task, options):
 
 def answer(options):
     """Answers texts with a saved model, a line each."""
-    model = load(options.model or options.output)
+    model = load_model(options.model or options.output)
     for text, output in zip(options.text, model.translate(options.text, min_length=1), strict=True):
         print(f"{text}\t{output}")
 
@@ -236,7 +227,7 @@ def main(script, make_task, options):
     """Runs an example; returns the exit code."""
     try:
         answer(options) if options.text else learn(make_task, options)
-    except (TaskError, OutputError) as error:
+    except (TaskError, OutputError, DataError) as error:
         print(f"{script}.py: error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 from attentions import attention_options
-from g2p_output import OutputError, check_folder, whole
+from command_line import OutputError, check_folder, load_model
 from translate_data import load_parts
 from translate_options import parse_options
 from translate_score import bleu, bleu_by_length
@@ -29,6 +29,7 @@ from keras_attention import (
     text_batches,
 )
 from keras_attention.text import DataError
+from keras_attention.whole import whole
 
 VOCABULARY, SHOWN, WARM_UP, LONGEST_DRAWN = 8000, 5, 0.1, 16
 WRITTEN = {"model.keras", "alignment.png", "results.json"}
@@ -230,13 +231,7 @@ def check_output(folder, written=WRITTEN):
 
 def translate_texts(options):
     """Prints a translation for each text, by the model of an earlier run."""
-    path = options.model / "model.keras"
-    if not path.is_file():
-        raise DataError(f"--model {options.model}: it holds no model.keras")
-    try:
-        model = keras.models.load_model(path, compile=False)
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{path} is no model of this script: {error}") from None
+    model = load_model(options.model)
     search = {"beam_width": options.beam_width, "length_penalty": options.length_penalty}
     texts = [text.lower() for text in options.text]
     for output in model.translate(texts, **(search if options.beam_width > 1 else {})):

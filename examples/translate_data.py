@@ -2,15 +2,16 @@
 
 import hashlib
 import itertools
+import lzma
 import tempfile
 import urllib.request
 import zipfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from g2p_output import whole
-
 from keras_attention.text import DataError, read_pairs, read_parallel
+from keras_attention.whole import whole
 
 # Captions of Multi30k (Elliott et al., 2016), German and English: for research, not bundled.
 ADDRESS = (
@@ -28,6 +29,8 @@ SHA256 = {
 PARTS = ("train", "val", "test_2016_flickr")
 CACHE = Path.home() / ".cache" / "keras_attention" / "multi30k"
 TIMEOUT = 30  # seconds
+# Of a .zip that is cut or damaged, needs a password, or was compressed in an unusual way.
+UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError)
 OFFLINE = (
     "Without the network: give the files with --data DIR or --pairs FILE; try this script with "
     "--smoke; or run g2p.py, dates.py, reverse.py or addition.py, which bring or make their data"
@@ -102,7 +105,7 @@ def _read_zip(path):
                     raise DataError(f"{path}: expected one .txt or .tsv file, got {names}")
                 member = archive.extract(names[0], folder)
             return read_pairs(member)
-        except zipfile.BadZipFile as error:
+        except UNREADABLE as error:
             raise DataError(f"{path} is not a whole .zip archive: {error}") from None
         except DataError as error:  # names the file by where it was unpacked
             raise DataError(str(error).replace(folder, str(path))) from None

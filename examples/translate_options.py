@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 from attentions import add_attention
+from command_line import unicode_text
 from g2p_options import OneLineErrors, positive
 from translate_data import CACHE
 
@@ -134,4 +135,9 @@ def add_use(group, output=Path("build/translate")):
         help="folder for model.keras, alignment.png and results.json (default: %(default)s)",
     )
     add("--model", type=Path, metavar="DIR", help="the output folder of a run, to use its model")
-    add("--text", nargs="+", help="texts to translate by --model, without training")
+    add(
+        "--text",
+        type=unicode_text,
+        nargs="+",
+        help="texts to translate by --model, without training",
+    )

@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 from g2p_options import OneLineErrors, positive
-from g2p_output import whole
 from translate import (
     TimeLimit,
     check_output,
@@ -42,6 +41,7 @@ from keras_attention import (
     transformer,
 )
 from keras_attention.text import DataError
+from keras_attention.whole import whole
 
 LONGEST_DRAWN = 14
 DEFAULTS = {"units": 256, "feedforward": 512, "layers": 3, "epochs": 18, "tokens": 1000}

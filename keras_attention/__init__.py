@@ -11,6 +11,8 @@ Every attention here is score -> mask -> normalise -> weighted sum. The package 
     blockwise      the four steps without all scores at once, for long sequences
     attend         the four steps in one function
     checks         errors that name the argument
+    whole          files and folders that appear whole or not at all
+    room           whether weights fit on the disk
     products       matrix products that TensorFlow computes right
     cache          keys and values of earlier steps, as plain values
     layers         Keras layers on top: Bahdanau, Luong, scaled dot-product, multi-head, the

@@ -6,6 +6,8 @@ from pathlib import Path
 import keras
 
 from keras_attention.checks import check_positive
+from keras_attention.room import check_room
+from keras_attention.whole import whole
 
 FILE = re.compile(r"epoch_(\d{4,})\.weights\.h5")
 
@@ -131,9 +133,9 @@ class AverageCheckpoints(keras.callbacks.Callback):
         if self.folder is None:
             return self.model.get_weights()
         path = self.folder / f"epoch_{number:04d}.weights.h5"
-        unfinished = path.with_name(f".{path.name}")
-        self.model.save_weights(unfinished, overwrite=True)
-        unfinished.replace(path)
+        with whole(path) as unfinished:
+            check_room(self.model, self.folder)
+            self.model.save_weights(unfinished)
         return path
 
     def _keep_only(self, wanted):

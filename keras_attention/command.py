@@ -1,6 +1,7 @@
 """The command `keras-attention`: exports models; asks, describes and draws what was exported."""
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ class OneLineErrors(argparse.ArgumentParser):
     """A parser whose errors are one line; --help has the usage."""
 
     def error(self, message):
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        self.exit(2, f"{self.prog}: error: {in_one_line(message)}\n")
 
 
 def positive(text):
@@ -37,8 +38,18 @@ def option(text):
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
     try:
         return name, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name, value
+
+
+def in_one_line(message):
+    """A message without line ends, and with half letters as their numbers."""
+    return " ".join(str(message).encode("utf-8", "backslashreplace").decode("utf-8").split())
+
+
+def shown(path):
+    """A path as text that can be printed: names of files may be any bytes."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def make_parser():
@@ -116,7 +127,7 @@ def export(options):
         raise FileNotFoundError(f"no such file: {options.model}")
     try:
         metrics = json.loads(options.metrics.read_text("utf-8")) if options.metrics else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{options.metrics}: {error}") from None
     try:
         model = keras.saving.load_model(options.model, compile=False)
@@ -174,7 +185,8 @@ def run(options):
         done = answer_file(
             ask, options.path, options.input, options.output, options.batch_size, bar
         )
-        print(f"{options.output}: written" + (f", {done} lines were there before" if done else ""))
+        before = f", {done} lines were there before" if done else ""
+        print(f"{shown(options.output)}: written{before}")
         return
     if options.text:
         lines, name = options.text, "text"
@@ -267,7 +279,7 @@ def plot(options):
         title=found.text,
         path=options.output,
     )
-    print(f"{options.output}: {options.text} -> {found.text}")
+    print(f"{shown(options.output)}: {options.text} -> {found.text}")
 
 
 def main(arguments=None):
@@ -291,15 +303,35 @@ def main(arguments=None):
         parser.exit(2, f"{parser.prog} {options.command}: error: {wrong}\n")
     try:
         options.function(options)
+        sys.stdout.flush()  # a full disk is an error here, and no note of the interpreter's end
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # e.g. `| head`
-        sys.stderr.close()
+        _drop_output()
         return 1
-    except (OSError, ValueError, RuntimeError, ImportError, TypeError, OverflowError) as error:
-        print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
+    except Exception as error:  # (TensorFlow's are of many classes)
+        _drop_output()
+        print(f"{parser.prog} {options.command}: error: {_told(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _told(error):
+    """What an error says; the class where that alone would not tell what is wrong."""
+    text = in_one_line(getattr(error, "message", error))
+    if isinstance(error, UnicodeEncodeError):
+        return f"the output can not be written as {error.encoding}: {text}"
+    told = (OSError, ValueError, RuntimeError, ImportError, TypeError, OverflowError)
+    return text if text and isinstance(error, told) else f"{type(error).__name__}: {text}"
+
+
+def _drop_output():
+    """Forgets what standard output could not take, so that the end of the process does not try."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        return
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.close()
 
 
 if __name__ == "__main__":

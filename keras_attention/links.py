@@ -125,12 +125,12 @@ def read_links(line, first=0):
     """
     sure, possible = set(), set()
     for pair in line.split():
-        match = re.fullmatch(r"([0-9]+)([-?p])([0-9]+)", pair)
+        match = re.fullmatch(r"([0-9]{1,9})([-?p])([0-9]{1,9})", pair)
         source, target = (int(match[i]) - first for i in (1, 3)) if match else (-1, -1)
         if min(source, target) < 0:
             raise ValueError(
                 f"`line` must hold pairs such as 0-0 or, if only possible, 0?1, counted from "
-                f"{first}. Received {pair!r}."
+                f"{first}. Received {pair!r:.80}."
             )
         possible.add((source, target))
         if match[2] == "-":

@@ -20,7 +20,7 @@ MAX_LINES = 350
 # A part may import the parts to its left and those it shares a place with.
 ORDER = [
     {"checks", "loops", "products", "masks", "scores", "normalizers", "monotonic", "positions"}
-    | {"cache", "pairs", "blockwise", "fused"},
+    | {"cache", "pairs", "blockwise", "fused", "whole", "room"},
     {"attend"},
     {"layers"},
     {"decoders"},

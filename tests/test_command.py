@@ -1,14 +1,20 @@
 """The command `keras-attention`, mostly in this process, on one exported model."""
 
+import functools
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
-from keras_attention import CharacterTokenizer, causal_lm, export_servable, seq2seq
+from keras_attention import CharacterTokenizer, causal_lm, command, export_servable, seq2seq
 from keras_attention.command import main
 from keras_attention.export import bulk
 from keras_attention.export.servable import load_servable
@@ -281,6 +287,140 @@ def test_as_a_process_with_standard_input(servable):
     assert done.returncode == 0, done.stderr
     expected = load_servable(servable).translate(["abc", "", "한국"])
     assert done.stdout.split("\n") == [*expected, ""]
+
+
+# Arguments, cards and files of any content
+
+
+few = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+BOM = b"\xef\xbb\xbf"
+ODD = ["", "a", "한국 שלום", "👩\u200d👩", "\udcff", "a\nb", "a\0b", "a" * 5000]
+ARGUMENTS = [*ODD, "--", "-", "x=[1", "1e999"]
+
+
+loaded_once = functools.cache(load_servable)
+
+
+def status(capsys, arguments):
+    """The exit status, and the lines on standard error."""
+    try:
+        found = main(arguments)
+    except SystemExit as stopped:
+        found = stopped.code
+    return found, capsys.readouterr().err.splitlines()
+
+
+OPTIONS = ["--text", "--beam", "--batch-size", "--input", "--output", "-o", "--json", "--option"]
+OPTIONS += [
+    "--format",
+    "onnx",
+    "--max-length",
+    "--beam-width",
+    "--metrics",
+    "--overwrite",
+    "--int8",
+]
+
+
+@few
+@given(
+    st.sampled_from(["export", "run", "inspect", "plot"]),
+    st.lists(st.sampled_from(ARGUMENTS + OPTIONS) | st.text(max_size=5), max_size=6),
+)
+@example("export", ["a", "b", "--option", "x=" + "[" * 100_000])
+@example("export", ["a", "b", "--beam-width", "9" * 5000])
+@example("run", ["\udcff\udcfe", "--text", "a"])
+@example("inspect", ["a\0b"])
+@example("inspect", ["a" * 5000])
+def test_any_arguments(tmp_path, monkeypatch, capsys, name, arguments):
+    monkeypatch.chdir(tmp_path)
+    found, lines = status(capsys, [name, *arguments])
+    if "-h" not in arguments:
+        assert found in (1, 2) and len(lines) == 1, lines
+        assert re.match(f"keras-attention( {name})?: error: ", lines[0])
+    assert list(tmp_path.iterdir()) == []
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(ODD),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(ODD), inner),
+    max_leaves=5,
+)
+
+
+@few
+@given(st.data())
+def test_cards_of_any_content(servable, tmp_path, capsys, data):
+    """A damaged card is an error of one line for all that read it."""
+    card = json.loads(Path(servable, "model_card.json").read_text("utf-8"))
+    key = data.draw(st.sampled_from(sorted(card)))
+    folder = tmp_path / "damaged"
+    folder.mkdir(exist_ok=True)
+    (folder / "saved_model.pb").touch()
+    value = data.draw(VALUES)
+    (folder / "model_card.json").write_text(json.dumps({**card, key: value}), "utf-8")
+    for arguments in (["inspect", str(folder)], ["run", str(folder), "--text", "a"]):
+        found, lines = status(capsys, arguments)
+        assert (found == 0 and not lines) or (found == 1 and len(lines) == 1), lines
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe{\0", b"[" * 100_000, b'{"format": 1e999}', b"1"]
+)
+def test_cards_that_are_none(tmp_path, capsys, content):
+    (tmp_path / "saved_model.pb").touch()
+    (tmp_path / "model_card.json").write_bytes(content)
+    found, lines = status(capsys, ["inspect", str(tmp_path)])
+    assert found == 1 and len(lines) == 1 and "model_card.json" in lines[0]
+
+
+BYTES = st.binary(max_size=30) | st.lists(
+    st.sampled_from(
+        [x.encode("utf-8", "replace") for x in ODD[:8]] + [b"\n", b"\r\n", b"\r", b"\xff"]
+    ),
+    max_size=6,
+).map(b"".join)
+
+
+@settings(few, max_examples=15)
+@given(BYTES)
+@example(b"\xef\xbb\xbfabc\r\nx\ry\0\n")
+def test_lines_of_any_bytes(servable, tmp_path, capsys, monkeypatch, data):
+    """A line of answer for each line, or the line that can not be asked is named."""
+    loaded = loaded_once(servable)
+    monkeypatch.setattr(command, "_load", lambda path: loaded)
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_bytes(data)
+    found, lines = status(
+        capsys, ["run", servable, "--input", str(source), "--output", str(target)]
+    )
+    ends = data.count(b"\n") + (not data.endswith(b"\n") and data.removeprefix(BOM) != b"")
+    if found == 0:
+        assert target.read_bytes().count(b"\n") == ends
+    else:
+        assert found == 1 and f"{source}, line " in lines[-1]
+    for path in tmp_path.glob("out.txt*"):
+        path.unlink()
+
+
+def test_names_of_files_that_are_no_text(servable, tmp_path, capsys):
+    source, target = tmp_path / "in.txt", os.fsdecode(os.fsencode(tmp_path) + b"/out\xff")
+    source.write_text("abc\n")
+    assert status(capsys, ["run", servable, "--input", str(source), "--output", target])[0] == 0
+    assert os.path.getsize(target)
+
+
+def test_a_damaged_saved_model_is_one_line(servable, tmp_path, capsys):
+    for place in ("saved_model.pb", "variables/variables.index"):
+        folder = tmp_path / place.partition("/")[0].partition(".")[0]
+        shutil.copytree(servable, folder)
+        content = bytearray((folder / place).read_bytes())
+        for damaged in (content[: len(content) // 2], bytes(len(content)), b""):
+            (folder / place).write_bytes(damaged)
+            found, lines = status(capsys, ["run", str(folder), "--text", "a"])
+            assert found == 1 and len(lines) == 1 and str(folder) in lines[0], lines
 
 
 @pytest.mark.slow

@@ -264,7 +264,7 @@ def test_a_folder_that_can_not_be_written(tmp_path, capsys):
 
 def test_a_model_that_is_missing_or_none(tmp_path, capsys):
     error = refusal("dates", capsys, "--text", "a", "--model", tmp_path)
-    assert f"{tmp_path / 'model.keras'}: there is no such file; train a model first" in error
+    assert f"{tmp_path}: it holds no model.keras; train a model first" in error
     (tmp_path / "model.keras").write_text("no model", encoding="utf-8")
     error = refusal("dates", capsys, "--text", "a", "--output", tmp_path)
     assert f"{tmp_path / 'model.keras'}: expected a saved model, got: " in error

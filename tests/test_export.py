@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +25,6 @@ from keras_attention import (
 )
 from keras_attention.export import comparison, servable
 from keras_attention.export.endpoints import settings_for
-from keras_attention.export.whole import whole
 from keras_attention.text import START
 
 HERE = Path(__file__).parent
@@ -326,50 +324,6 @@ def test_the_state_of_the_optimizer_stays_behind(tmp_path):
     export_servable(model, tmp_path / "a", max_length=2)
     (data,) = (tmp_path / "a" / "variables").glob("*.data*")
     assert data.stat().st_size < 1.5 * 4 * model.count_params()
-
-
-def test_whole(tmp_path):
-    with pytest.raises(KeyError), whole(tmp_path / "a") as folder:
-        folder.mkdir()
-        raise KeyError
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["a", "old"])
-def test_whole_replaces(tmp_path, name):
-    """Under whatever name."""
-    for text in ("1", "2"):
-        with whole(tmp_path / name, overwrite=True) as file:
-            file.write_text(text)
-    assert (tmp_path / name).read_text() == "2"
-    assert [x.name for x in tmp_path.iterdir()] == [name]
-
-
-def test_what_a_killed_export_left_is_removed(tmp_path):
-    """By the next one to the same target; not what a live process, or another target, has there."""
-    program = (
-        "import os, runpy, signal, sys\n"
-        "with runpy.run_path(sys.argv[1])['whole'](sys.argv[2]) as file:\n"
-        "    file.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    module = HERE.parent / "keras_attention" / "export" / "whole.py"
-    for name in ("a", "b"):
-        done = subprocess.run([sys.executable, "-c", program, module, tmp_path / name])
-        assert done.returncode == -signal.SIGKILL
-    of_a = next(x for x in tmp_path.iterdir() if (x / "a").exists())
-    assert len(list(tmp_path.iterdir())) == 2
-    with whole(tmp_path / "a") as first:
-        assert not of_a.exists()
-        first.write_text("1")
-        with whole(tmp_path / "a") as second:
-            assert first.exists()
-            second.write_text("2")
-    (left,) = (x for x in tmp_path.iterdir() if x.name != "a")
-    assert (left / "b").exists()
-    (left / "b.old").write_text("the only copy")
-    with whole(tmp_path / "b") as file:
-        assert left.exists()
-        file.write_text("3")
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,11 @@ import numpy as np
 import tensorflow as tf
 from g2p_data import END, START, Vocabulary, load_parts, padded, training_batches
 from g2p_metrics import error_rates
-from g2p_output import whole
 from g2p_recipe import SMALL
 from g2p_train import test
 from keras import layers
+
+from keras_attention.whole import whole
 
 CASES = {
     "ours": ("dot", "concat"),

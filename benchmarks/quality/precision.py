@@ -112,7 +112,7 @@ def run(model, sources, targets, rounds):
 
 
 def main(arguments=None):
-    from g2p_output import whole
+    from keras_attention.whole import whole
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

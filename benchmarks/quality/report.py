@@ -269,8 +269,9 @@ def pronunciation_by_length(results):
 
 def draw(results, path):
     """Accuracy by length of reversed strings, as lines."""
-    from g2p_output import whole
     from matplotlib.figure import Figure
+
+    from keras_attention.whole import whole
 
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
@@ -423,7 +424,7 @@ the number of letters, greedy search, mean and standard deviation over seeds.
 
 
 def main(arguments=None):
-    from g2p_output import whole
+    from keras_attention.whole import whole
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "results")

@@ -159,7 +159,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     if options.work:
         return work(options)
-    from g2p_output import whole
+    from keras_attention.whole import whole
 
     def load():
         return json.loads(options.runs.read_text("utf-8")) if options.runs.exists() else {}

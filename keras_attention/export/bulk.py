@@ -1,11 +1,18 @@
 """Files of lines through a servable: resumable, in order, written whole or not at all."""
 
+import contextlib
 import hashlib
 import json
 import os
 from pathlib import Path
 
 from keras_attention.text.files import DataError, read_lines
+from keras_attention.whole import whole
+
+try:
+    import fcntl
+except ImportError:  # e.g. on Windows
+    fcntl = None
 
 CHUNKS = 8  # batches between two writes
 
@@ -65,6 +72,7 @@ def answer_file(ask, model_path, source, target, batch_size=64, progress=None):
 
     Raises:
         FileExistsError: if `target` exists.
+        BlockingIOError: if another process is writing it.
         FileNotFoundError: if the source, or the folder of the target, does not exist.
         DataError: if the source can not be read, a line can not be asked, or what is done so far
             is of another source, model or kind of output. Lines before it stay done.
@@ -76,21 +84,22 @@ def answer_file(ask, model_path, source, target, batch_size=64, progress=None):
         raise FileNotFoundError(f"The folder {target.absolute().parent} does not exist.")
     lines = read_lines(source)
     work = _Work(target, lines, (Path(model_path) / "model_card.json").read_text("utf-8"), ask)
-    already = done = work.resume()
-    while done < len(lines):
-        some = lines[done : done + CHUNKS * batch_size]
-        try:
-            answers = answer_lines(
-                ask, some, batch_size, lambda n, first=done: f"{source}, line {first + n + 1}"
-            )
-        except DataError as error:
-            work.write(error.answers, done + len(error.answers))
-            raise
-        done += len(some)
-        work.write(answers, done)
-        if progress:
-            progress(done, len(lines))
-    work.finish()
+    with work.alone():
+        already = done = work.resume()
+        while done < len(lines):
+            some = lines[done : done + CHUNKS * batch_size]
+            try:
+                answers = answer_lines(
+                    ask, some, batch_size, lambda n, first=done: f"{source}, line {first + n + 1}"
+                )
+            except DataError as error:
+                work.write(error.answers, done + len(error.answers))
+                raise
+            done += len(some)
+            work.write(answers, done)
+            if progress:
+                progress(done, len(lines))
+        work.finish()
     return already
 
 
@@ -102,39 +111,55 @@ class _Work:
         self.part, self.notes = (target.with_name(target.name + x) for x in (".part", ".part.json"))
         self.made_of = {"model": _hash([card]), "output": getattr(ask, "__name__", "")}
 
+    @contextlib.contextmanager
+    def alone(self):
+        """No other process writes meanwhile, where the system can tell."""
+        with open(self.part, "ab") as file:
+            try:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BlockingIOError(f"{self.part} is being written by another process.") from None
+            if self.target.exists():  # since then
+                raise FileExistsError(f"{self.target} has just been written by another process.")
+            yield
+
     def resume(self):
         """The number of lines done; the part is cut behind them, or begun."""
-        if not self.part.exists():
+        content = self.part.read_bytes()
+        if not content and not self.notes.exists():
             self.write([], 0)
             return 0
         try:
             before = dict(json.loads(self.notes.read_text("utf-8")))
-            done = int(before["lines"])
-        except (OSError, ValueError, TypeError, KeyError):
+            done, end = int(before["lines"]), 0
+            for _ in range(done):
+                end = content.index(b"\n", end) + 1
+        except (OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError):
             raise DataError(
-                f"{self.part} can not be gone on with: {self.notes} is missing or damaged. Delete "
-                "both to begin anew."
+                f"{self.part} can not be gone on with: it or {self.notes} is missing or damaged. "
+                "Delete both to begin anew."
             ) from None
         for name, value in {**self.made_of, "source": _hash(self.lines[:done])}.items():
             if before.get(name) != value:
                 raise DataError(
                     f"{self.part} holds lines made with another {name}. Delete it to begin anew."
                 )
-        content = self.part.read_bytes()
-        ends = [place for place, byte in enumerate(content) if byte == 10]
-        os.truncate(self.part, ends[done - 1] + 1 if done else 0)
+        os.truncate(self.part, end)
         return done
 
     def write(self, answers, done):
         """Puts answers behind those there, and notes how many lines are done."""
-        with open(self.part, "ab") as file:
-            file.write("".join(answer + "\n" for answer in answers).encode("utf-8"))
-            file.flush()
-            os.fsync(file.fileno())
         notes = {**self.made_of, "lines": done, "source": _hash(self.lines[:done])}
-        new = self.notes.with_name(self.notes.name + ".new")
-        new.write_text(json.dumps(notes), "utf-8")
-        os.replace(new, self.notes)
+        try:
+            with open(self.part, "ab") as file:
+                file.write("".join(answer + "\n" for answer in answers).encode("utf-8"))
+                file.flush()
+                os.fsync(file.fileno())
+            with whole(self.notes) as new:
+                new.write_text(json.dumps(notes), "utf-8")
+        except OSError as error:  # Python's own does not say which file could not be written to
+            raise OSError(error.errno, error.strerror, str(self.part)) from error
 
     def finish(self):
         os.replace(self.part, self.target)

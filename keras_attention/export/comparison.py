@@ -7,6 +7,7 @@ from keras_attention.export.endpoints import input_size
 from keras_attention.models.language_model import CausalLM
 from keras_attention.models.searches import SAMPLING
 from keras_attention.text import END, PAD, START, UNKNOWN
+from keras_attention.text.inputs import to_texts
 
 STEPS = 8  # how far `encode` and `step` are followed
 
@@ -133,10 +134,10 @@ class _Comparison:
         found = self.ask("serving_default", text=given)[key]
         if not set(SAMPLING) & set(self.settings.search_options):  # else drawn
             expected = ask(texts, max_length=length, **self.settings.search_options)
-            self.same("serving_default", _strings(found), expected, texts)
+            self.same("serving_default", to_texts(found), expected, texts)
         options = {**self.settings.beam_options, "beam_width": width}
         expected = ask(texts, max_length=length, **options)
-        self.same("beam", _strings(self.ask("beam", text=given)[key]), expected, texts)
+        self.same("beam", to_texts(self.ask("beam", text=given)[key]), expected, texts)
 
     def forward(self, ids):
         if self.continues:
@@ -188,7 +189,3 @@ class _Comparison:
             self.same("step", reached, np.max(logits, 1)[going_on], ids.numpy())
             token = tf.constant(chosen, "int32")
             encoded |= {k.removeprefix("next_"): x for k, x in found.items() if "next_" in k}
-
-
-def _strings(tensor):
-    return np.char.decode(np.asarray(tensor).astype("bytes"), "utf-8").tolist()

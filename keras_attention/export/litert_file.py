@@ -1,9 +1,10 @@
 """`export_litert`: an endpoint of a model as a LiteRT (TensorFlow Lite) file."""
 
 import tempfile
+from pathlib import Path
 
 from keras_attention.export.converters import check_backend, import_packages, quiet
-from keras_attention.export.whole import whole
+from keras_attention.whole import whole
 
 ENDPOINTS = ("serve_tokens", "forward")
 BATCH = {0: 1}  # recurrent layers and loops of LiteRT want to know it
@@ -76,7 +77,7 @@ def export_litert(
             "with `int8=True` (in the command --int8)."
         )
     function, names = plain_function(model, settings, endpoint, BATCH)
-    with whole(path, overwrite) as file:
+    with whole(path, overwrite, Path.is_file) as file:
         file.write_bytes(_converted(tf, model, function, int8))
         try:
             runner = interpreters.Interpreter(str(file)).get_signature_runner()

@@ -1,7 +1,9 @@
 """`export_onnx`: an endpoint of a model as an ONNX file."""
 
+from pathlib import Path
+
 from keras_attention.export.converters import check_backend, import_packages, quiet
-from keras_attention.export.whole import whole
+from keras_attention.whole import whole
 
 
 def export_onnx(
@@ -59,7 +61,7 @@ def export_onnx(
 
     settings = settings_for(model, max_length, None, 4, search_options)
     function, names = plain_function(model, settings, endpoint)
-    with whole(path, overwrite) as file:
+    with whole(path, overwrite, Path.is_file) as file:
         with quiet():
             converter.convert.from_function(
                 function,

@@ -6,7 +6,7 @@ import keras
 
 from keras_attention.export.converters import check_backend, quiet
 from keras_attention.export.servable import CARD
-from keras_attention.export.whole import whole
+from keras_attention.whole import whole
 
 
 def export_servable(

@@ -16,6 +16,7 @@ CARD = "model_card.json"
 FORMAT = 1
 KEYS = {"model", "parameters", "dtype", "written", "versions", "requires", "tokenizers"}
 KEYS |= {"endpoints"}
+HALF_LETTERS = re.compile("[\ud800-\udfff]")
 OTHER_FILES = {
     ".onnx": "an ONNX file: open it in onnxruntime",
     ".tflite": "a LiteRT file: open it in ai_edge_litert.interpreter.Interpreter",
@@ -66,7 +67,7 @@ def read_card(path):
     try:
         card = json.loads((path / CARD).read_text("utf-8"))
         version = card["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path / CARD} is no model card: {error!r}.") from None
     if version != FORMAT:
         raise ValueError(f"{path / CARD} has format {version}; this version reads {FORMAT}.")
@@ -197,7 +198,11 @@ class Servable:
         texts = [texts] if single else list(texts)
         for place, text in enumerate(texts):
             if not isinstance(text, str):
-                raise ValueError(f"texts[{place}] must be a str. Received: {text!r}.")
+                raise ValueError(f"texts[{place}] must be a str. Received: {text!r:.80}.")
+            if HALF_LETTERS.search(text):
+                raise ValueError(
+                    f"texts[{place}] must be Unicode text. Received a lone surrogate: {text!r:.80}."
+                )
         results = [None] * len(texts)
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         for first in range(0, len(order), batch_size):

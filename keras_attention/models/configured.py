@@ -1,8 +1,12 @@
 """What all models here share: they are made again of the arguments they were made with."""
 
+from pathlib import Path
+
 import keras
 
 from keras_attention.models.parts import deserialized, serialized
+from keras_attention.room import check_room
+from keras_attention.whole import whole
 
 MODES = ("int8", "int4", "float8")
 
@@ -39,6 +43,37 @@ class ConfiguredModel(keras.Model):
         if self._searches is not None:
             self._searches.forget()
 
+    def save(self, filepath, overwrite=True, zipped=None, **kwargs):
+        """Saves as `keras.Model.save` does; a `.keras` file is written whole or not at all.
+
+        So what was there before outlives a full disk, or a kill while `ModelCheckpoint` saves.
+
+        Args:
+            filepath, overwrite, zipped, **kwargs: as of `keras.Model.save`. (The model takes ids
+                `[B, T]`.)
+        """
+        if not _is_local(filepath, ".keras") or (Path(filepath).exists() and not overwrite):
+            super().save(filepath, overwrite, zipped, **kwargs)  # (asks whether to overwrite)
+            return
+        with whole(filepath) as unfinished:
+            check_room(self, unfinished.parent)
+            super().save(unfinished, zipped=zipped, **kwargs)
+
+    def save_weights(self, filepath, overwrite=True, max_shard_size=None):
+        """Saves weights as `keras.Model.save_weights` does; a file is whole, as of `save`.
+
+        Args:
+            filepath, overwrite, max_shard_size: as of `keras.Model.save_weights`. Shards of weights
+                `[...]` are several files, which Keras writes one after the other.
+        """
+        several = max_shard_size is not None or not _is_local(filepath, ".weights.h5")
+        if several or (Path(filepath).exists() and not overwrite):
+            super().save_weights(filepath, overwrite, max_shard_size)
+            return
+        with whole(filepath) as unfinished:
+            check_room(self, unfinished.parent)
+            super().save_weights(unfinished)
+
     def get_config(self):
         if isinstance(self._quantized, str):
             raise ValueError(
@@ -59,3 +94,8 @@ class ConfiguredModel(keras.Model):
         if quantized is not None:
             model.quantize(**keras.saving.deserialize_keras_object(quantized, custom_objects))
         return model
+
+
+def _is_local(path, suffix):
+    """Whether it is a path on this machine with the suffix, and no open file or address."""
+    return isinstance(path, (str, Path)) and str(path).endswith(suffix) and "://" not in str(path)

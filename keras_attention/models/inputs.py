@@ -25,7 +25,7 @@ def as_texts(name, texts):
     if isinstance(texts, np.ndarray) and texts.ndim == 1:
         return texts.tolist(), False
     if not isinstance(texts, (list, tuple)):
-        raise ValueError(f"`{name}` must be a str or a list of str. Received: {texts!r}.")
+        raise ValueError(f"`{name}` must be a str or a list of str. Received: {texts!r:.80}.")
     return list(texts), False
 
 

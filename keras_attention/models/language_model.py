@@ -22,6 +22,7 @@ from keras_attention.models.searches import (
 )
 from keras_attention.search import beam_search
 from keras_attention.text import END, PAD, START
+from keras_attention.text.inputs import to_texts
 
 PROMPTS_AT_ONCE = 64
 STRETCH = 32  # prompts are padded to a multiple, so that few graphs are made
@@ -259,8 +260,7 @@ class CausalLM(ConfiguredModel):
         if new.ndim == 3:
             ids = np.broadcast_to(ids[:, None], (*new.shape[:2], ids.shape[1]))
             ids, new = (ids, new) if several else (ids[:, 0], new[:, 0])
-        decoded = self.tokenizer.decode(np.concatenate([ids, new], axis=-1))
-        return np.char.decode(np.asarray(decoded).astype("bytes"), "utf-8").tolist()
+        return to_texts(self.tokenizer.decode(np.concatenate([ids, new], axis=-1)))
 
     def _padded_left(self, prompts):
         ids = np.asarray(self.tokenizer.encode(prompts))

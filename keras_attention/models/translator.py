@@ -19,6 +19,7 @@ from keras_attention.models.searches import (
 )
 from keras_attention.search import beam_search
 from keras_attention.text import END, PAD, START
+from keras_attention.text.inputs import to_texts
 
 BATCH_SIZE = 64
 STRETCH = 16  # what the lengths of sources are multiples of where XLA compiles for each
@@ -243,10 +244,11 @@ class Translator:
         # A text of which nothing is left to read has an empty output.
         empty = (source_ids > END).sum(axis=1) == 0
         ids[empty], scores[empty], lengths[empty] = PAD, 0, 0
-        texts = np.char.decode(np.asarray(self.target.decode(ids)).astype("bytes"), "utf-8")
+        texts = to_texts(self.target.decode(ids))
         if not details:
-            return texts.tolist()
-        sources, targets = _strings(self.source, source_ids), _strings(self.target, ids)
+            return texts
+        sources = to_texts(self.source.tokens_of(source_ids))
+        targets = to_texts(self.target.tokens_of(ids))
         sizes = (source_ids != PAD).sum(axis=1)
         return [
             [
@@ -259,7 +261,7 @@ class Translator:
                 )
                 for n, text in enumerate(several)
             ]
-            for row, several in enumerate(texts.tolist())
+            for row, several in enumerate(texts)
         ]
 
 
@@ -279,9 +281,3 @@ def default_length(source_length):
     """The most tokens of an output to sources `[B, S]`; in steps, so that few graphs are made."""
     length = 100 if source_length is None else source_length
     return 32 * (1 + (3 * length // 2 + 10) // 32)
-
-
-def _strings(tokenizer, ids):
-    """The tokens of ids as nested lists of str."""
-    tokens = np.asarray(tokenizer.tokens_of(ids))
-    return np.vectorize(lambda token: token.decode("utf-8"), otypes=[object])(tokens).tolist()

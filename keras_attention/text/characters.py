@@ -49,7 +49,7 @@ class CharacterTokenizer(VocabularyTokenizer):
 
     def _check_token(self, token, name):
         if not isinstance(token, str) or len(token) != 1:
-            raise ValueError(f"{name} must be one character. Got {token!r}")
+            raise ValueError(f"{name} must be one character. Got {token!r:.80}")
 
     def _make_index(self):
         return IntegerIndex([ord(token) for token in self.vocabulary])

@@ -1,4 +1,7 @@
-"""Texts as Python or TensorFlow gives them -> string tensor `[B]`, with errors that say which."""
+"""Texts as Python or TensorFlow gives them -> string tensor `[B]`, and back to Python.
+
+Errors say which text they mean.
+"""
 
 NORMALIZATIONS = (None, "NFC", "NFD", "NFKC", "NFKD")
 
@@ -18,17 +21,17 @@ def as_bytes(text, name, check_utf8=True):
             except UnicodeDecodeError as error:
                 raise ValueError(
                     f"{name} must be UTF-8. Got the byte 0x{text[error.start]:02X} at position "
-                    f"{error.start} of {text!r}"
+                    f"{error.start} of {text!r:.80}"
                 ) from None
         return text
     if not isinstance(text, str):
-        raise ValueError(f"{name} must be a str. Got {text!r} of type {type(text).__name__}")
+        raise ValueError(f"{name} must be a str. Got {text!r:.80} of type {type(text).__name__}")
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError(
             f"{name} must be Unicode text. Got a lone surrogate at position {error.start} of "
-            f"{text!r}"
+            f"{text!r:.80}"
         ) from None
 
 
@@ -63,7 +66,22 @@ def as_strings(texts, check_utf8=True, first=0):
     if isinstance(texts, dict) or not hasattr(texts, "__iter__"):
         raise ValueError(
             "texts must be a str, a list of str or a string tensor. "
-            f"Got {texts!r} of type {type(texts).__name__}"
+            f"Got {texts!r:.80} of type {type(texts).__name__}"
         )
     items = [as_bytes(text, f"texts[{i}]", check_utf8) for i, text in enumerate(texts, first)]
     return tf.constant(items, tf.string, shape=[len(items)])
+
+
+def to_texts(strings):
+    """A string tensor -> nested lists of str, e.g. `[B, N]` -> B lists of N.
+
+    Args:
+        strings: UTF-8, a tensor of one axis or more.
+
+    Returns:
+        The lists. (An array of NumPy's own strings would lose NUL characters at their end, and give
+        each text the room of the longest.)
+    """
+    import numpy as np
+
+    return np.vectorize(lambda text: text.decode("utf-8"), otypes=[object])(strings).tolist()

@@ -25,6 +25,7 @@ MODEL_TYPES = ("unigram", "bpe")
 # training texts that hold "▅" or a NUL. Code points that Unicode sets aside for internal use stand
 # for them in the model.
 STAND_INS = {"▁": "\ufdd0", "▅": "\ufdd1"}
+LEAST_COVERAGE = 0.98
 NUL, REPLACEMENT = r"\x00", "\ufffd"
 
 
@@ -99,7 +100,7 @@ class SubwordTokenizer(Tokenizer):
             model_type: "unigram" or "bpe".
             byte_fallback: whether an unknown character becomes its UTF-8 bytes, which take 256 ids.
             character_coverage: share of the characters in the texts that get an id, the most
-                frequent ones; 0.9995 suits languages with thousands of them.
+                frequent ones, at least 0.98; 0.9995 suits languages with thousands of them.
 
         Returns:
             The tokenizer.
@@ -116,9 +117,10 @@ class SubwordTokenizer(Tokenizer):
             raise ValueError(
                 f"vocabulary_size must be above {RESERVED}, an integer. Got {vocabulary_size!r}"
             )
-        if not 0 < character_coverage <= 1:
+        if not LEAST_COVERAGE <= character_coverage <= 1:
             raise ValueError(
-                f"character_coverage must be above 0 and at most 1. Got {character_coverage}"
+                f"character_coverage must lie in [{LEAST_COVERAGE}, 1], as SentencePiece wants it. "
+                f"Got {character_coverage}"
             )
         model = train_model(
             list(_prepared(check_texts(texts), lowercase, normalization)),

@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 
-from keras_attention.text.inputs import as_strings, check_normalization
+from keras_attention.text.inputs import as_bytes, as_strings, check_normalization
 from keras_attention.text.normalization import code_points, lower, normalize, normalize_points
 from keras_attention.text.tables import strings_constant
 from keras_attention.text.tokenizer import PAD, RESERVED, SPECIAL_TOKENS, UNKNOWN, Tokenizer
@@ -40,6 +40,7 @@ class VocabularyTokenizer(Tokenizer):
         self.vocabulary = list(vocabulary)
         for place, token in enumerate(self.vocabulary):
             self._check_token(token, f"vocabulary[{place}]")
+            as_bytes(token, f"vocabulary[{place}]")
         twice = [token for token, count in Counter(self.vocabulary).items() if count > 1]
         if twice:
             raise ValueError(f"vocabulary must name each token once. Got {twice[0]!r} again")
@@ -120,7 +121,7 @@ class VocabularyTokenizer(Tokenizer):
 
     def _check_token(self, token, name):
         if not isinstance(token, str) or not token:
-            raise ValueError(f"{name} must be a str that is not empty. Got {token!r}")
+            raise ValueError(f"{name} must be a str that is not empty. Got {token!r:.80}")
 
     def _make_index(self):
         raise NotImplementedError

@@ -1,5 +1,7 @@
 """Tokens as labels, and whether they fit the weights."""
 
+import bisect
+import itertools
 import re
 import unicodedata
 
@@ -7,6 +9,7 @@ from keras_attention.fonts import code_point
 from keras_attention.measures import as_weights
 
 LONGEST_LABEL = 24  # columns; what is longer is cut
+MOST_LETTERS = 4 * LONGEST_LABEL  # as marks without a column are letters, too
 UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, half letters, breaks of lines
 
 
@@ -63,11 +66,10 @@ def _visible(token):
     text = unicodedata.normalize("NFC", text)
     text = re.sub("^ +| +$", lambda spaces: "␣" * len(spaces[0]), text)
     text = "".join(code_point(x) if unicodedata.category(x) in UNSEEN else x for x in text)
-    if label_width(text) > LONGEST_LABEL:
-        while label_width(text) >= LONGEST_LABEL:
-            text = text[:-1]
-        text += "…"
-    return text
+    widths = list(itertools.accumulate(map(label_width, text), initial=0))
+    if widths[-1] <= LONGEST_LABEL and len(text) <= MOST_LETTERS:
+        return text
+    return text[: min(bisect.bisect_left(widths, LONGEST_LABEL) - 1, MOST_LETTERS)] + "…"
 
 
 def label_width(text):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_attention.visualize.files import check_folder, replacing
 from keras_attention.visualize.labels import check_alignment
+from keras_attention.whole import whole
 
 # Nothing is loaded from anywhere: the page works without a network, and keeps to itself.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -67,8 +67,7 @@ class AttentionPage:
         Raises:
             FileNotFoundError: if its folder is missing.
         """
-        check_folder(path)
-        with replacing(path) as unfinished:
+        with whole(path) as unfinished:
             unfinished.write_text(self.html, "utf-8")
 
     def _repr_html_(self):

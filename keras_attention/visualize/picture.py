@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from keras_attention.fonts import drawable
-from keras_attention.visualize.files import check_folder, replacing
 from keras_attention.visualize.labels import check_alignment, label_width
+from keras_attention.whole import check_folder, whole
 
 # Inches. Cells shrink with the number of tokens, until labels would no longer be readable; beyond
 # that the picture grows; beyond the last size, only every second, third, ... token has a label.
@@ -81,7 +81,7 @@ def plot_alignment(
         write = figure.suptitle if ax is None else ax.set_title
         write(texts[0], family=families, parse_math=False)
     if path is not None:
-        with replacing(path) as unfinished:
+        with whole(path) as unfinished:
             figure.savefig(unfinished, format=path.suffix[1:].lower(), dpi=dpi)
     return figure
 

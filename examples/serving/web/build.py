@@ -14,11 +14,9 @@ Needs `pip install 'keras-attention-layers[export]'`, and npm for onnxruntime-we
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from importlib import resources
 from pathlib import Path
 
@@ -55,13 +53,13 @@ def read_arguments(arguments=None):
 
 def build(options):
     """Makes the folder, whole or not at all."""
+    from keras_attention.whole import whole
+
     output = options.output
     if output.exists() and not (output / "page.json").is_file():
         raise BuildError(f"{output} exists and holds no page: it is not overwritten")
     output.absolute().parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=output.absolute().parent, prefix=".unfinished-"))
-    try:
-        new = scratch / "new"
+    with whole(output) as new:
         new.mkdir()
         for name in PAGE:
             shutil.copy(HERE / name, new)
@@ -74,11 +72,6 @@ def build(options):
         else:
             settings["model"] = add_model(options.model, options.max_length, new)
         (new / "page.json").write_text(json.dumps(settings, ensure_ascii=False), "utf-8")
-        if output.exists():
-            os.replace(output, scratch / "old")
-        os.replace(new, output)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def add_model(path, max_length, folder):
