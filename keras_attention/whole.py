@@ -138,6 +138,6 @@ def _lives(process):
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:
+    except (OSError, OverflowError):
         pass
     return True

@@ -1,10 +1,13 @@
 """The mean of checkpoints: numbers, files, and a training that was interrupted."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
 
 from keras_attention.averaging import AverageCheckpoints, average_weights
+from keras_attention.whole import whole as whole_file
 
 X, Y = np.arange(12.0).reshape(4, 3) / 12, np.ones((4, 2))
 
@@ -95,9 +98,12 @@ def test_an_interrupted_training_has_the_same_mean(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(make(), *callbacks(stop_in=3))
     # Killed after a file of the next epoch was written, and while the one after that was.
-    done = sorted((tmp_path / "kept").iterdir())
-    for name in ("epoch_0004.weights.h5", ".epoch_0005.weights.h5"):
-        (tmp_path / "kept" / name).write_bytes(done[0].read_bytes())
+    kept = tmp_path / "kept"
+    half = sorted(kept.iterdir())[0].read_bytes()
+    (kept / "epoch_0004.weights.h5").write_bytes(half)
+    unfinished = whole_file(kept / "epoch_0005.weights.h5")
+    folder = unfinished.__enter__().parent
+    folder.rename(folder.with_name(folder.name.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")))
     taken_up = make()
     *others, rest = callbacks(stop_in=None)
     fit(taken_up, *others, rest)
@@ -105,7 +111,7 @@ def test_an_interrupted_training_has_the_same_mean(tmp_path):
     for a, b in zip(whole.get_weights(), taken_up.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
     assert_mean(taken_up, record.weights[-4:])
-    names = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    names = sorted(path.name for path in kept.iterdir())
     assert names == [f"epoch_000{number}.weights.h5" for number in (2, 3, 4, 5)]
 
 

@@ -267,7 +267,7 @@ def test_a_model_that_is_missing_or_none(tmp_path, capsys):
     assert f"{tmp_path}: it holds no model.keras; train a model first" in error
     (tmp_path / "model.keras").write_text("no model", encoding="utf-8")
     error = refusal("dates", capsys, "--text", "a", "--output", tmp_path)
-    assert f"{tmp_path / 'model.keras'}: expected a saved model, got: " in error
+    assert f"{tmp_path / 'model.keras'} is no model of this script: " in error
 
 
 def test_an_unknown_locale(tmp_path, capsys):
