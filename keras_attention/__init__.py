@@ -23,6 +23,7 @@ Every attention here is score -> mask -> normalise -> weighted sum. The package 
     text           text -> ids -> text, in the graph
     explain        which mask blocks what, and where a mask was lost on the way
     models         whole models: seq2seq, transformer, causal language model, classifier
+    distribution   training on several devices and processes
     export         trained models as SavedModels with text in and text out
     migrate        weights of Keras's layers, PyTorch, TensorFlow Addons, KerasHub -> our layers
     command        the command `keras-attention`: export, run, inspect, plot
@@ -46,6 +47,9 @@ from keras_attention.decoders.bridge import Bridge
 from keras_attention.decoders.luong import LuongDecoder
 from keras_attention.decoders.scheduled_sampling import InverseSigmoid, ScheduledSampling
 from keras_attention.decoders.transformer import TransformerDecoder
+from keras_attention.distribution.layouts import layout_map
+from keras_attention.distribution.training import fit_distributed
+from keras_attention.distribution.workers import is_chief
 from keras_attention.explain import MaskExplanation, explain_mask
 from keras_attention.export.litert_file import export_litert
 from keras_attention.export.onnx_file import export_onnx
@@ -236,4 +240,7 @@ __all__ = [
     "encoder_from_torch",
     "load_transformer_from_torch",
     "transformer_from_torch",
+    "fit_distributed",
+    "is_chief",
+    "layout_map",
 ]

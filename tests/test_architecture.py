@@ -31,7 +31,7 @@ ORDER = [
 BASE, ABOVE_ATTEND = ORDER[0], set.union(*ORDER[2:])
 # These take plain tensors, arrays, texts or functions, and must be usable without the layers.
 INDEPENDENT = {"search", "visualize", "fonts", "measures", "links", "losses", "text"}
-INDEPENDENT |= {"schedules", "averaging"}
+INDEPENDENT |= {"schedules", "averaging", "distribution"}
 PRIVATE = ("keras.src", "tensorflow.python", "tf.python")
 
 

@@ -1,0 +1,162 @@
+"""The task of train.py, strings written backwards, and its training on either backend."""
+
+import json
+import random
+import string
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from keras_attention import (
+    CharacterTokenizer,
+    EpochCounter,
+    MaskedCrossEntropy,
+    WarmupCosine,
+    fit_distributed,
+    is_chief,
+    layout_map,
+    text_batches,
+    transformer,
+)
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from g2p_output import whole  # noqa: E402
+
+LONGEST, LENGTH = 12, 16  # letters; tokens, with the end and padding
+HELD_OUT = 256
+LETTERS = CharacterTokenizer.fit([string.ascii_lowercase])
+
+
+def strings(options):
+    """Strings to learn from, a multiple of the batch size, and others to test on."""
+    generator = random.Random(options.seed)
+    count = options.examples // options.batch_size * options.batch_size
+    found = {}
+    while len(found) < count + HELD_OUT:
+        letters = generator.choices(string.ascii_lowercase, k=generator.randint(5, LONGEST))
+        found["".join(letters)] = None
+    found = list(found)
+    return found[HELD_OUT:], found[:HELD_OUT]
+
+
+def batches(texts, options, epoch=None):
+    """Batches of one shape: of all processes together, in an order that the epoch decides."""
+    backwards = [text[::-1] for text in texts]
+    size = min(options.batch_size, len(texts))
+    made = text_batches(
+        texts,
+        backwards,
+        LETTERS,
+        LETTERS,
+        size,
+        seed=options.seed,
+        shuffle=epoch is not None,
+        epoch=epoch,
+        length_multiple=LENGTH,
+    )
+
+    def shaped(inputs, labels):
+        source, target = (tf.ensure_shape(x, (size, LENGTH)) for x in inputs)
+        return (source, target), tf.ensure_shape(labels, (size, LENGTH))
+
+    return made.map(shaped)
+
+
+def make_model(options):
+    """The compiled model; called where the weights are to be."""
+    model = transformer(
+        LETTERS, LETTERS, layers=1, units=options.units, num_heads=4, position="rotary"
+    )
+    steps = options.examples // options.batch_size * options.epochs
+    rate = WarmupCosine(3e-3, max(1, steps // 10), steps)
+    model.compile(
+        keras.optimizers.Adam(rate, global_clipnorm=1.0),
+        MaskedCrossEntropy(),
+        weighted_metrics=["accuracy"],
+        jit_compile=False if options.backend == "tensorflow" else "auto",
+    )
+    return model
+
+
+def train(options, more_callbacks=()):
+    """Trains on TensorFlow, in this process or with those that TF_CONFIG names."""
+    if options.threads:
+        tf.config.threading.set_intra_op_parallelism_threads(options.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(options.threads)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    chief = is_chief(strategy)
+    options.output.mkdir(parents=True, exist_ok=True)
+    keras.utils.set_random_seed(options.seed)
+    with strategy.scope():
+        model = make_model(options)
+    learned, held_out = strings(options)
+    counter, started = EpochCounter(), time.monotonic()
+    history = fit_distributed(
+        model,
+        batches(learned, options, counter),
+        epochs=options.epochs,
+        verbose=2,
+        callbacks=[
+            counter,
+            keras.callbacks.CSVLogger(options.output / "log.csv", append=True),
+            *more_callbacks,
+        ],
+        validation_data=batches(held_out, options),
+        backup_folder=options.output / "backup",
+    )
+    seconds = time.monotonic() - started
+    if chief:
+        answers = model.translate(held_out, max_length=LENGTH)
+        right = sum(a == text[::-1] for a, text in zip(answers, held_out, strict=True))
+        report(model, options, history, seconds, right=right / len(held_out))
+
+
+def train_on_jax(options):
+    """Trains on JAX, over all devices of all processes."""
+    import jax
+
+    processes = options.processes or 1
+    if processes > 1:
+        keras.distribution.initialize()
+    devices = keras.distribution.list_devices()
+    if options.parallel == "model":
+        mesh = keras.distribution.DeviceMesh((1, len(devices)), ("batch", "model"), devices)
+        distribution = keras.distribution.ModelParallel(layout_map=layout_map(mesh))
+    else:
+        distribution = keras.distribution.DataParallel(devices=devices)
+    keras.distribution.set_distribution(distribution)
+    chief = jax.process_index() == 0
+    options.output.mkdir(parents=True, exist_ok=True)
+    keras.utils.set_random_seed(options.seed)
+    model = make_model(options)
+    learned, held_out = strings(options)
+    counter, started = EpochCounter(), time.monotonic()
+    history = model.fit(
+        batches(learned, options, counter),
+        epochs=options.epochs,
+        verbose=2 if chief else 0,
+        callbacks=[counter],
+        validation_data=batches(held_out, options),
+    )
+    report(model, options, history, time.monotonic() - started, chief=chief)
+
+
+def report(model, options, history, seconds, chief=True, **more):
+    """Saves the model and the results. (On JAX each process takes part in saving.)"""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.output if chief else Path(scratch)
+        with whole(folder / "model.keras") as path:
+            model.save(path)
+    if not chief:
+        return
+    last = {name: values[-1] for name, values in history.history.items()}
+    results = {**more, "last": last, "history": history.history, "seconds": seconds}
+    results["processes"], results["backend"] = options.processes or 1, options.backend
+    with whole(options.output / "results.json") as path:
+        path.write_text(json.dumps(results, indent=1, default=float), "utf-8")
+    said = [f"{name} {value:.4f}" for name, value in {**last, **more}.items()]
+    print(f"{', '.join(said)}; {seconds:.0f} s of training; written to {options.output}.")
