@@ -105,11 +105,20 @@ def fit_distributed(
         with together():
             fit_over_workers(model, strategy, x, **fitting)
     else:
-        for name, data in (("x", x), ("validation_data", validation_data)):
-            if callable(data):
-                fitting[name] = strategy.distribute_datasets_from_function(data)
-        model.fit(**{"x": x, **fitting})
+        fitting["validation_data"] = _for_fit(strategy, validation_data)
+        model.fit(_for_fit(strategy, x), shuffle=False, **fitting)
     return history
+
+
+def _for_fit(strategy, data):
+    """The dataset of a function, where one process reads all."""
+    import tensorflow as tf
+
+    if not callable(data):
+        return data
+    if strategy.num_replicas_in_sync == 1:
+        return data(tf.distribute.InputContext())
+    return strategy.distribute_datasets_from_function(data)
 
 
 def _chief_only(callback):
