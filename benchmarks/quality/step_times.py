@@ -21,9 +21,10 @@ import keras
 import tensorflow as tf
 from g2p_data import BUNDLED, Vocabulary, read_lexicon, take, training_batches
 from g2p_model import build_model, compile_model
-from g2p_output import whole
 from g2p_recipe import SMALL
 from score_functions import VARIANTS
+
+from keras_attention.whole import whole
 
 WORDS = 3600
 

@@ -29,8 +29,8 @@ def layout_map(mesh, axis="model", split_keys=True):
             multiple of the size of the axis, each device needs all of them: False.
 
     Returns:
-        A `keras.distribution.LayoutMap`, for `ModelParallel(layout_map=...)`, which is set before
-        the model is made.
+        A `keras.distribution.LayoutMap` from the paths of weights, such as `[D, N, H]`, to the axis
+        that is split; for `ModelParallel(layout_map=...)`, which is set before the model is made.
 
     Raises:
         ValueError: on another backend than JAX (on TensorFlow `keras.distribution` silently does

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from keras_attention.fonts import drawable
-from keras_attention.visualize.files import replacing
 from keras_attention.visualize.labels import visible_tokens
 from keras_attention.visualize.picture import check_path, label_axes, load_matplotlib, new_figure
+from keras_attention.whole import whole
 
 OPEN, SEVERAL = "white", "0.25"
 COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")
@@ -75,7 +75,7 @@ def plot_mask(masks, query=None, key=None, sample=0, title=None, path=None, dpi=
     if texts:
         figure.suptitle(texts[0], family=families, parse_math=False)
     if path is not None:
-        with replacing(path) as unfinished:
+        with whole(path) as unfinished:
             figure.savefig(unfinished, format=path.suffix[1:].lower(), dpi=dpi)
     return figure
 
