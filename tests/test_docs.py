@@ -153,6 +153,14 @@ def test_no_word_of_a_docstring_is_lost(name):
     assert sorted(words(made)) == sorted(words(docstring))
 
 
+def test_every_part_of_the_package_is_drawn():
+    drawing = read("docs/internals.md").split("## Who imports whom")[1].split("```")[1]
+    package = ROOT / "keras_attention"
+    parts = {path.stem for path in package.iterdir() if (path / "__init__.py").exists()}
+    parts |= {path.stem for path in package.glob("*.py") if not path.stem.startswith("_")}
+    assert parts <= set(re.findall(r"\w+", drawing))
+
+
 def test_the_pictures_of_the_equations_are_those_of_the_script():
     names = set(load("draw_equations").PANELS)
     shown = set(re.findall(r"\]\(equations/(\w+)\.png\)", read("docs/equations.md")))

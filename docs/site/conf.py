@@ -12,10 +12,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-from navigation import pages, with_navigation  # noqa: E402
-from sphinx.errors import ExtensionError  # noqa: E402
+from navigation import pages, with_navigation
+from sphinx.errors import ExtensionError
 
-import keras_attention  # noqa: E402
+import keras_attention
 
 project, release = "keras_attention", keras_attention.__version__
 extensions = ["myst_nb", "reference"]
@@ -32,6 +32,7 @@ nitpicky = True
 smartquotes = False  # "softmax" is a str
 
 html_theme = "furo"
+html_static_path, html_css_files = ["static"], ["site.css"]
 html_title = f"{project} {release}"
 html_additional_pages = {"index": "index.html"}
 html_copy_source = False
