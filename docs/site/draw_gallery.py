@@ -15,10 +15,10 @@ ROOT = SITE.parents[1]
 sys.path[:0] = [str(SITE), str(ROOT), str(ROOT / "examples")]
 
 import keras
-from g2p_output import whole
 from make_notebook import cells
 
 import keras_attention as ka
+from keras_attention.whole import whole
 
 TEXT = "three hundred five thousand twenty"
 SHAPE = 3, 4
