@@ -28,7 +28,7 @@ demo: $(VENV)/.has-examples ## Train, export and use a pronunciation model on re
 test: $(VENV)/.has-test ## Run the tests and the examples in the docstrings
 	$(RUN) -m pytest $(PARALLEL)
 
-test-slow: $(VENV)/.has-test ## Run the tests that take more than a few seconds
+test-slow: $(VENV)/.has-test $(VENV)/.has-notebook ## Run the tests that take more than a few seconds
 	$(RUN) -m pytest -m slow $(PARALLEL)
 
 test-backends: $(VENV)/.has-backends ## Run what must hold on any backend on JAX and on PyTorch

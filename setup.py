@@ -25,7 +25,6 @@ PEERS = ["ctranslate2", "keras-hub", "torch"]  # what the benchmarks compare wit
 DOCS = ["sphinx>=8", "myst-nb", "furo"]
 NOTEBOOK = ["nbclient", "ipykernel"]  # to execute examples/quickstart.ipynb
 TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", "tensorboard", *EXPORT, *EXAMPLES]
-TEST += NOTEBOOK
 
 setup(
     name="keras-attention-layers",
@@ -46,6 +45,7 @@ setup(
         "examples": EXAMPLES,
         "export": EXPORT,
         "docs": DOCS,
+        "notebook": NOTEBOOK,
         "test": TEST,
         "backends": [*BACKENDS, *TEST],
         "peers": PEERS,
