@@ -34,7 +34,7 @@ class DotProduct(NamedTuple):
 
 
 def dot_score(query, key):
-    """Dot product, section 3.1, equation 8 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
+    """Dot product, section 3.1 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
 
         score(h_t, h_s) = h_t^T h_s
 
@@ -122,7 +122,7 @@ def check_cap(cap):
 
 
 def general_score(query, key, kernel):
-    """Bilinear score, equation 8 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
+    """Bilinear score, section 3.1 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
 
         score(h_t, h_s) = h_t^T W h_s
 
@@ -205,7 +205,7 @@ def additive_score(query, key, v, bias=None):
 
 
 def concat_score(query, key, kernel, v):
-    """Concat score, equation 8 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
+    """Concat score, section 3.1 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
 
         score(h_t, h_s) = v^T tanh(W [h_t; h_s])
 
@@ -237,7 +237,7 @@ def concat_score(query, key, kernel, v):
 
 
 def location_score(query, key, kernel):
-    """Location score, section 3.1, equation 9 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
+    """Location score, section 3.1 of [Luong et al., 2015](https://arxiv.org/abs/1508.04025).
 
         score(h_t, s) = (W h_t)_s
 

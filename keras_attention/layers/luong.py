@@ -39,9 +39,9 @@ class LuongAttention(AttentionLayer):
         weights = softmax(score)
         context = sum_s weights_s value_s
 
-    The scores dot, general and concat are equation 8 of the paper, location is equation 9;
-    scaled_dot keeps the scores of long vectors small. In the paper the query h_t is the decoder's
-    current state and key = value = h_s, the encoder's outputs.
+    The scores dot, general, concat and location are those of section 3.1; scaled_dot keeps the
+    scores of long vectors small. In the paper the query h_t is the decoder's current state and
+    key = value = h_s, the encoder's outputs.
 
     With `local` (section 3.2) a query sees the memory steps s with |s - p_t| <= D only, and the
     softmax runs over these:
