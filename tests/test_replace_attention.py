@@ -119,7 +119,7 @@ def test_rows_that_keras_got_wrong_are_zero():
 @pytest.mark.parametrize("shape", [(3, 5), (1, 3, 5), (2, 1, 3, 5)])
 def test_attention_masks(dtype, shape):
     """Of any dtype, and with fewer axes than the batch, as Keras takes them."""
-    query, memory = keras.Input((3, 8)), keras.Input((5, 8))
+    query, memory = keras.Input(batch_shape=(2, 3, 8)), keras.Input(batch_shape=(2, 5, 8))
     allowed = np.random.default_rng(3).random(shape) < 0.6
     allowed[..., 0] = True
     mask = keras.Input(batch_shape=shape, dtype=dtype)
@@ -213,6 +213,7 @@ def test_settings_of_the_model_are_kept():
     assert new_model.name == model.name and new_model.loss == "mse"
 
 
+@pytest.mark.tensorflow_only("text in the graph")
 def test_a_learned_vocabulary_is_copied():
     text = keras.Input((1,), dtype="string")
     vectorize = keras.layers.TextVectorization()
@@ -221,6 +222,21 @@ def test_a_learned_vocabulary_is_copied():
     model = drawn(keras.Model(text, keras.layers.MultiHeadAttention(2, 4)(x, x)))
     texts = keras.ops.convert_to_tensor([["b c"], ["d a"]])
     close(replace_attention(model)(texts), model(texts))
+
+
+def test_functions_in_the_graph():
+    """Lambdas without a config, operations, and layers that wrap others."""
+    tokens, x = embedded(mask_zero=False)
+    x = keras.layers.Bidirectional(keras.layers.LSTM(4, return_sequences=True))(x)
+    x = keras.layers.TimeDistributed(keras.layers.Dense(8))(x)
+    x = keras.layers.MultiHeadAttention(2, 4, name="heads")(x, x)
+    x = keras.layers.Lambda(lambda x: 2.0 * x, output_shape=lambda shape: shape)(x)
+    x = keras.ops.concatenate([x, keras.ops.tanh(x)], axis=-1)[:, :4]
+    model = drawn(keras.Model(tokens, x))
+    new_model = replace_attention(model)
+    close(new_model(FULL), model(FULL))
+    weights = keras_attention.attention_scores_model(new_model)(FULL)["heads"]
+    assert weights.shape == (2, 2, 5, 5)
 
 
 # What can not be replaced
@@ -268,6 +284,17 @@ def test_what_can_not_be_replaced_is_named():
     assert kinds(new_model) == {"late": "keras", "fine": "keras_attention"}
     inputs = [IDS, np.random.default_rng(1).normal(size=(2, 7, 8))]
     close(new_model(inputs), model(inputs))
+
+
+def test_a_layer_that_can_not_be_copied_is_named():
+    class Closed(keras.layers.Dense):
+        def get_config(self):
+            raise NotImplementedError("no config")
+
+    tokens, x = embedded()
+    x = Closed(8, name="closed")(keras.layers.MultiHeadAttention(2, 4)(x, x))
+    with pytest.raises(ValueError, match=r"not be copied, 'closed' \(Closed\).* no config"):
+        replace_attention(keras.Model(tokens, x))
 
 
 def test_a_window_over_two_lengths_is_refused():

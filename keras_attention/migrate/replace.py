@@ -13,8 +13,9 @@ def replace_attention(model, strict=True):
 
     Each `keras.layers.MultiHeadAttention`, `GroupQueryAttention`, `Attention` and
     `AdditiveAttention` becomes what `attention_from_keras` makes of it, called as it was, with
-    its name and its weights; all other layers are copied with their weights. A layer that is
-    called several times stays one layer; models inside of the model are copied likewise.
+    its name and its weights; all other layers are copied with their weights (what has neither
+    weights nor a config, such as a lambda, is shared). A layer that is called several times stays
+    one layer; models inside of the model are copied likewise.
 
     The new model gives the same numbers, except where Keras's are wrong: masks that it lost are
     heeded (a second attention on one tensor, an explicit `query_mask`), and a step that may attend
@@ -30,11 +31,11 @@ def replace_attention(model, strict=True):
         new one, with the same settings and a new optimizer.
 
     Raises:
-        ValueError: if the model is not Functional or Sequential, has no such layer, or, with
-            `strict`, has one that can not be replaced: inside of a layer of another kind, a
-            subclass, quantised, made for flash attention, or called with `use_causal_mask` or a
-            sliding window on query and value of different lengths. The error lists them with the
-            reason.
+        ValueError: if the model is not Functional or Sequential, has no such layer, has a layer
+            that its config does not make another one of, or, with `strict`, has one that can not
+            be replaced: inside of a layer of another kind, a subclass, quantised, made for flash
+            attention, or called with `use_causal_mask` or a sliding window on query and value of
+            different lengths. The error lists them with the reason.
 
     Example:
 
@@ -175,8 +176,8 @@ class _Copier:
                 raise _CanNotReplace(layer, str(error)) from error
             self.replaced[id(new)] = layer
             return new
-        new = type(layer).from_config(layer.get_config())
-        if isinstance(layer, keras.layers.Layer):
+        new = _copy_by_config(layer)
+        if isinstance(layer, keras.layers.Layer) and new is not layer:
             self._without_weights.append((layer, new))
         return new
 
@@ -188,6 +189,19 @@ class _Copier:
             return _call_as_before(layer, kind_of(old), *args, **kwargs)
         except ValueError as error:
             raise _CanNotReplace(old, str(error)) from error
+
+
+def _copy_by_config(layer):
+    """A copy without weights; itself, if it has none and no config, as a function `[...]` has."""
+    try:
+        return type(layer).from_config(layer.get_config())
+    except Exception as error:  # whatever a layer of somebody else raises
+        if not getattr(layer, "variables", ()):
+            return layer
+        raise ValueError(
+            f"`model` has a layer that can not be copied, {layer.name!r} ({type(layer).__name__}): "
+            f"its config does not make another one. {error}"
+        ) from error
 
 
 def _copy_assets(old, new):
