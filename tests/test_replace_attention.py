@@ -36,7 +36,7 @@ def every_kind():
     """One attention of each kind, with an operation between them."""
     tokens, x = embedded()
     x = x + keras.layers.MultiHeadAttention(2, 4, name="heads")(x, x, use_causal_mask=True)
-    x = keras.layers.GroupQueryAttention(4, 4, 2, name="groups")(x, x, x)
+    x = keras.layers.GroupQueryAttention(4, 4, 2, name="groups")(query=x, value=x, key=x)
     x = keras.layers.Attention(use_scale=True, name="dot")([x, x])
     x = keras.layers.Attention(score_mode="concat", name="concat")([x, x, x])
     x = keras.layers.AdditiveAttention(name="additive")([x, x], use_causal_mask=True)
@@ -66,8 +66,7 @@ def test_every_kind_of_attention(tmp_path):
     new_model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     close(loaded(IDS), new_model(IDS))
-    new_model.compile("sgd", "mse")
-    new_model.fit(IDS, np.ones((2, 5, 3)), verbose=0)
+    new_model.set_weights([0.5 * w for w in new_model.get_weights()])
     assert np.abs(to_numpy(new_model(FULL)) - to_numpy(expected)).max() > 1e-4
     close(model(FULL), expected)
     for old, kept in zip(model.get_weights(), weights, strict=True):

@@ -148,6 +148,8 @@ def decoder_block_from_torch(
 
     Raises:
         ValueError: as `encoder_block_from_torch`.
+
+    Example: as of `encoder_block_from_torch`, with `multihead_attn` and a third norm.
     """
     weights = Weights(weights, prefix=prefix)
     options = _options(norm_first, activation, epsilon, dropout)
@@ -181,6 +183,8 @@ def encoder_from_torch(
 
     Raises:
         ValueError: as `encoder_block_from_torch`.
+
+    Example: docs/migration.md.
     """
     weights = Weights(weights, prefix=prefix)
     options = _options(norm_first, activation, epsilon, dropout)
@@ -212,6 +216,8 @@ def decoder_from_torch(
 
     Raises:
         ValueError: as `encoder_block_from_torch`.
+
+    Example: docs/migration.md.
     """
     weights = Weights(weights, prefix=prefix)
     options = _options(norm_first, activation, epsilon, dropout)
@@ -240,6 +246,8 @@ def transformer_from_torch(
 
     Raises:
         ValueError: as `encoder_block_from_torch`.
+
+    Example: docs/migration.md.
     """
     weights = Weights(weights, prefix=prefix)
     options = _options(norm_first, activation, epsilon, dropout)
