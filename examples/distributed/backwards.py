@@ -4,7 +4,6 @@ import json
 import random
 import string
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -142,17 +141,27 @@ def train_on_jax(options):
         callbacks=[counter],
         validation_data=batches(held_out, options),
     )
-    report(model, options, history, time.monotonic() - started, chief=chief)
+    seconds = time.monotonic() - started
+    model = in_one_piece(model, options)
+    if chief:
+        report(model, options, history, seconds)
 
 
-def report(model, options, history, seconds, chief=True, **more):
-    """Saves the model and the results. (On JAX each process takes part in saving.)"""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = options.output if chief else Path(scratch)
-        with whole(folder / "model.keras") as path:
-            model.save(path)
-    if not chief:
-        return
+def in_one_piece(model, options):
+    """The model on this process alone, from weights that are spread over all; all take part."""
+    from jax.experimental.multihost_utils import process_allgather
+
+    arrays = [process_allgather(weight.value, tiled=True) for weight in model.weights]
+    keras.distribution.set_distribution(None)
+    alone = make_model(options)
+    alone.set_weights(arrays)
+    return alone
+
+
+def report(model, options, history, seconds, **more):
+    """Saves the model and the results."""
+    with whole(options.output / "model.keras") as path:
+        model.save(path)
     last = {name: values[-1] for name, values in history.history.items()}
     results = {**more, "last": last, "history": history.history, "seconds": seconds}
     results["processes"], results["backend"] = options.processes or 1, options.backend

@@ -49,7 +49,7 @@ def make_model(optimizer=None, dropout=0.0):
     x = MultiHeadAttention(2, 4, dropout=dropout, seed=1)(x)
     model = keras.Model(ids, keras.layers.Dense(9, kernel_regularizer="l2")(x))
     model.compile(
-        optimizer or keras.optimizers.Adam(0.01, global_clipnorm=0.5),
+        optimizer or keras.optimizers.Adam(0.01, epsilon=1e-3, global_clipnorm=0.5),
         MaskedCrossEntropy(),
         weighted_metrics=["accuracy"],
     )
