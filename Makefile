@@ -15,7 +15,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 PACKAGING := setup.py pyproject.toml keras_attention/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-slow test-backends test-serving test-web lint benchmark benchmark-peers benchmark-quick dist clean
+.PHONY: help demo docs test test-slow test-backends test-serving test-web test-distributed lint benchmark benchmark-peers benchmark-quick dist clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | \
@@ -48,6 +48,11 @@ docs: $(VENV)/.has-docs ## Build the documentation as a site in build/docs; warn
 		-d build/doctrees . $(DOCS)
 	@echo "Open $(DOCS)/index.html"
 
+test-distributed: ## Train over two processes, kill them, go on (installs Ray and JAX in .venv-distributed)
+	$(MAKE) VENV=.venv-distributed .venv-distributed/.has-test-distributed
+	.venv-distributed/bin/python -m pytest tests/distributed/check_training.py \
+		tests/distributed/check_scripts.py tests/distributed/check_bulk.py -s
+
 lint: $(VENV)/.has-dev ## Check style and formatting
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -66,7 +71,7 @@ dist: $(VENV)/.has-dev ## Build a source archive and a wheel
 	$(RUN) -m build --outdir $(DIST)
 
 clean: ## Remove environments, builds and caches
-	rm -rf .venv .venv-serving build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-serving .venv-distributed build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One environment serves all targets, so that TensorFlow is installed once. The package is linked

@@ -21,6 +21,7 @@ EXPORT = ["tf2onnx", "onnx", "onnxruntime", "ai-edge-litert"]  # a SavedModel ne
 EXAMPLES = ["matplotlib", "sacrebleu", "babel", *TEXT]
 BACKENDS = ["jax", "torch"]  # gigabytes
 SERVING = ["kserve==0.21.*", "ray[serve]==2.60.*", "requests"]  # of examples/serving
+DISTRIBUTED = ["ray[data,train]==2.60.*", "jax"]  # of examples/distributed
 PEERS = ["ctranslate2", "keras-hub", "torch"]  # what the benchmarks compare with
 DOCS = ["sphinx>=8", "myst-nb", "furo"]
 NOTEBOOK = ["nbclient", "ipykernel"]  # to execute examples/quickstart.ipynb
@@ -50,6 +51,8 @@ setup(
         "backends": [*BACKENDS, *TEST],
         "peers": PEERS,
         "serving": SERVING,
+        "distributed": DISTRIBUTED,
+        "test-distributed": [*DISTRIBUTED, "pytest"],
         "test-serving": [*SERVING, *EXPORT, *EXAMPLES, "playwright", "pytest"],
         "dev": ["ruff", "build", *TEST],
     },

@@ -17,7 +17,7 @@ import keras_attention
 ROOT = Path(__file__).parents[1]
 DISTRIBUTION = "keras-attention-layers"
 EXTRAS = {"text", "examples", "export", "test", "backends", "peers", "dev"}
-EXTRAS |= {"serving", "test-serving", "docs", "notebook"}
+EXTRAS |= {"serving", "test-serving", "distributed", "test-distributed", "docs", "notebook"}
 
 
 @pytest.fixture(scope="module")

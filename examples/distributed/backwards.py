@@ -3,9 +3,7 @@
 import json
 import random
 import string
-import sys
 import time
-from pathlib import Path
 
 import keras
 import tensorflow as tf
@@ -21,9 +19,7 @@ from keras_attention import (
     text_batches,
     transformer,
 )
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from g2p_output import whole  # noqa: E402
+from keras_attention.whole import whole
 
 LONGEST, LENGTH = 12, 16  # letters; tokens, with the end and padding
 HELD_OUT = 256

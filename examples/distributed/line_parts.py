@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from keras_attention.export.bulk import answer_lines
 from keras_attention.text import DataError
+from keras_attention.whole import whole
 
 PLAN, ERRORS = "plan.json", ".errors.tsv"
 
@@ -143,9 +144,5 @@ def hash_of(path):
 
 
 def _write(path, text):
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(new, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
+    with whole(path) as new:
+        new.write_text(text, "utf-8", newline="\n")
