@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[1]
 PRINTED = {  # a line that each page prints
     "README.md": "(2, 1, 20) (2, 1) (2, 1, 20, 4)",
     "docs/attention.md": "True (2, 5)",
+    "docs/distribution.md": "[0, 1] epochs trained by all",
     "docs/equations.md": "every layer gives what its equation says",
     "docs/gallery.md": "ein Hund schläft",
     "docs/internals.md": "(2, 3, 8) (2, 3, 8)",

@@ -77,6 +77,23 @@ def make_model(options):
     return model
 
 
+class EpochTimes(keras.callbacks.Callback):
+    """Notes how many seconds the training batches of each epoch take; the first one compiles."""
+
+    def __init__(self):
+        super().__init__()
+        self.seconds = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._began = self._last = time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._last = time.monotonic()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seconds.append(self._last - self._began)
+
+
 def train(options, more_callbacks=()):
     """Trains on TensorFlow, in this process or with those that TF_CONFIG names."""
     if options.threads:
@@ -89,7 +106,7 @@ def train(options, more_callbacks=()):
     with strategy.scope():
         model = make_model(options)
     learned, held_out = strings(options)
-    counter, started = EpochCounter(), time.monotonic()
+    counter, times, started = EpochCounter(), EpochTimes(), time.monotonic()
     history = fit_distributed(
         model,
         batches(learned, options, counter),
@@ -97,6 +114,7 @@ def train(options, more_callbacks=()):
         verbose=2,
         callbacks=[
             counter,
+            times,
             keras.callbacks.CSVLogger(options.output / "log.csv", append=True),
             *more_callbacks,
         ],
@@ -107,7 +125,8 @@ def train(options, more_callbacks=()):
     if chief:
         answers = model.translate(held_out, max_length=LENGTH)
         right = sum(a == text[::-1] for a, text in zip(answers, held_out, strict=True))
-        report(model, options, history, seconds, right=right / len(held_out))
+        more = {"right": right / len(held_out), "epoch_seconds": times.seconds}
+        report(model, options, history, seconds, **more)
 
 
 def train_on_jax(options):
@@ -163,5 +182,7 @@ def report(model, options, history, seconds, **more):
     results["processes"], results["backend"] = options.processes or 1, options.backend
     with whole(options.output / "results.json") as path:
         path.write_text(json.dumps(results, indent=1, default=float), "utf-8")
-    said = [f"{name} {value:.4f}" for name, value in {**last, **more}.items()]
+    said = [f"{name} {value:.4f}" for name, value in last.items()]
+    if "right" in more:
+        said.append(f"{more['right']:.1%} of held-out strings right")
     print(f"{', '.join(said)}; {seconds:.0f} s of training; written to {options.output}.")

@@ -138,7 +138,7 @@ def _check_settings(model):
     if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
         raise ValueError(
             "`model.optimizer` must not scale the loss, as mixed_float16 does: over several "
-            "processes use mixed_bfloat16 or float32. Received: LossScaleOptimizer."
+            "processes use another dtype. Received: LossScaleOptimizer."
         )
     for name, received, only in (
         ("jit_compile", model.jit_compile, False),
