@@ -1,5 +1,6 @@
 """The task of train.py, strings written backwards, and its training on either backend."""
 
+import functools
 import json
 import random
 import string
@@ -23,7 +24,12 @@ from keras_attention.whole import whole
 
 LONGEST, LENGTH = 12, 16  # letters; tokens, with the end and padding
 HELD_OUT = 256
-LETTERS = CharacterTokenizer.fit([string.ascii_lowercase])
+
+
+@functools.cache
+def letters():
+    """The tokenizer; made after the strategy, which has to come first in a process."""
+    return CharacterTokenizer.fit([string.ascii_lowercase])
 
 
 def strings(options):
@@ -32,8 +38,8 @@ def strings(options):
     count = options.examples // options.batch_size * options.batch_size
     found = {}
     while len(found) < count + HELD_OUT:
-        letters = generator.choices(string.ascii_lowercase, k=generator.randint(5, LONGEST))
-        found["".join(letters)] = None
+        drawn = generator.choices(string.ascii_lowercase, k=generator.randint(5, LONGEST))
+        found["".join(drawn)] = None
     found = list(found)
     return found[HELD_OUT:], found[:HELD_OUT]
 
@@ -45,8 +51,8 @@ def batches(texts, options, epoch=None):
     made = text_batches(
         texts,
         backwards,
-        LETTERS,
-        LETTERS,
+        letters(),
+        letters(),
         size,
         seed=options.seed,
         shuffle=epoch is not None,
@@ -64,7 +70,7 @@ def batches(texts, options, epoch=None):
 def make_model(options):
     """The compiled model; called where the weights are to be."""
     model = transformer(
-        LETTERS, LETTERS, layers=1, units=options.units, num_heads=4, position="rotary"
+        letters(), letters(), layers=1, units=options.units, num_heads=4, position="rotary"
     )
     steps = options.examples // options.batch_size * options.epochs
     rate = WarmupCosine(3e-3, max(1, steps // 10), steps)
