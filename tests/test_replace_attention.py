@@ -226,13 +226,17 @@ def test_a_learned_vocabulary_is_copied():
 def test_functions_in_the_graph():
     """Lambdas without a config, operations, and layers that wrap others."""
     tokens, x = embedded(mask_zero=False)
-    x = keras.layers.Bidirectional(keras.layers.LSTM(4, return_sequences=True))(x)
+    x = keras.layers.Bidirectional(keras.layers.LSTM(4, return_sequences=True), name="read")(x)
     x = keras.layers.TimeDistributed(keras.layers.Dense(8))(x)
+    x = keras_attention.FeedForward(8, name="made in build")(x)
     x = keras.layers.MultiHeadAttention(2, 4, name="heads")(x, x)
     x = keras.layers.Lambda(lambda x: 2.0 * x, output_shape=lambda shape: shape)(x)
     x = keras.ops.concatenate([x, keras.ops.tanh(x)], axis=-1)[:, :4]
     model = drawn(keras.Model(tokens, x))
+    for name in ("read", "made in build"):
+        model.get_layer(name).trainable = False  # with all that is inside
     new_model = replace_attention(model)
+    assert len(new_model.trainable_weights) == len(model.trainable_weights) == 1 + 2 + 8
     close(new_model(FULL), model(FULL))
     weights = keras_attention.attention_scores_model(new_model)(FULL)["heads"]
     assert weights.shape == (2, 2, 5, 5)
