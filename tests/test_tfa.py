@@ -461,6 +461,36 @@ def test_stack_of_cells():
         close(part, arrays[f"states_{i}"][:, -1])
 
 
+CELLS = {
+    "GRU": lambda: keras.layers.GRUCell(5),
+    "GRU, reset before": lambda: keras.layers.GRUCell(5, reset_after=False),
+    "LSTM without bias": lambda: keras.layers.LSTMCell(5, use_bias=False),
+    "simple": lambda: keras.layers.SimpleRNNCell(5),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_kinds_of_cells(name, rng):
+    """The shapes tell the kind; what they do not, such as an activation, a `cell` does."""
+    arrays, cell = load("wrapper_gru_luong"), CELLS[name]()
+    variables = {n: x for n, x in weights_in(arrays).items() if not n.startswith("cell/")}
+    cell.build((None, 16))
+    cell.set_weights([rng.normal(size=weight.shape) for weight in cell.weights])
+    variables |= {f"cell/{weight.name}": to_numpy(weight) for weight in cell.weights}
+    made = decoder_from_tfa(variables).cell
+    assert type(made) is type(cell) and made.use_bias == cell.use_bias
+    x, state = rng.normal(size=(2, 16)).astype("float32"), cell.get_initial_state(batch_size=2)
+    state = [part + 0.5 for part in keras.tree.flatten(state)]
+    close(made(x, state)[0], to_numpy(cell(x, state)[0]))
+    given = CELLS[name]()
+    given.activation = keras.activations.relu
+    with_relu = decoder_from_tfa(variables, cell=given)
+    assert with_relu.cell is given
+    close(with_relu.cell.kernel, variables["cell/kernel"])
+    with pytest.raises(ValueError, match="'cell/kernel' in `variables` must have shape"):
+        decoder_from_tfa(variables, cell=keras.layers.GRUCell(7))
+
+
 def test_a_path_that_is_no_checkpoint(tmp_path):
     with pytest.raises(ValueError, match="`variables` must be the path of a TensorFlow checkpoint"):
         attention_from_tfa(tmp_path / "none")
