@@ -15,7 +15,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 PACKAGING := setup.py pyproject.toml keras_attention/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-slow test-backends test-serving test-web test-distributed lint benchmark benchmark-peers benchmark-quick dist clean
+.PHONY: help demo docs test test-slow test-backends test-serving test-web test-distributed test-release soak lint benchmark benchmark-peers benchmark-quick dist clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | \
@@ -52,6 +52,20 @@ test-distributed: ## Train over two processes, kill them, go on (installs Ray an
 	$(MAKE) VENV=.venv-distributed .venv-distributed/.has-test-distributed
 	.venv-distributed/bin/python -m pytest tests/distributed/check_training.py \
 		tests/distributed/check_scripts.py tests/distributed/check_bulk.py -s
+
+test-release: $(VENV)/.has-dev ## Build the wheel, install it in an empty environment, use it
+	rm -rf build/release
+	$(RUN) -m build --outdir build/release/dist
+	$(RUN) -m twine check --strict build/release/dist/*
+	$(PYTHON) -m venv build/release/venv
+	build/release/venv/bin/python -m pip install --disable-pip-version-check --quiet \
+		build/release/dist/*.whl
+	mkdir build/release/empty
+	cp tests/release/use_wheel.py build/release/empty
+	cd build/release/empty && PYTHONPATH= ../venv/bin/python use_wheel.py
+
+soak: $(VENV)/.has-test ## Train and decode for ten minutes and look at the memory
+	$(RUN) tests/soak.py --minutes 10
 
 lint: $(VENV)/.has-dev ## Check style and formatting
 	$(RUN) -m ruff check .

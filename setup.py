@@ -54,7 +54,7 @@ setup(
         "distributed": DISTRIBUTED,
         "test-distributed": [*DISTRIBUTED, "pytest"],
         "test-serving": [*SERVING, *EXPORT, *EXAMPLES, "playwright", "pytest"],
-        "dev": ["ruff", "build", *TEST],
+        "dev": ["ruff", "build", "twine", *TEST],
     },
     classifiers=[
         "Development Status :: 3 - Alpha",

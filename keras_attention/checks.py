@@ -237,15 +237,25 @@ def check_float(x, name, dtype):
         The tensor.
 
     Raises:
-        ValueError: if `x` is not floating.
+        ValueError: if `x` is not floating, or ragged.
     """
     x = ops.convert_to_tensor(x)
+    if is_ragged(x):
+        raise ValueError(
+            f"`{name}` must be a dense tensor. Received a ragged one. Pass {name}.to_tensor(), "
+            f"and tf.sequence_mask({name}.row_lengths()) as its mask."
+        )
     if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype)):
         raise ValueError(
             f"`{name}` must be floating. Received dtype "
             f"{keras.backend.standardize_dtype(x.dtype)}. (Token ids need an embedding first.)"
         )
     return ops.cast(x, dtype)
+
+
+def is_ragged(x):
+    """Whether a tensor, `[B, (T), ...]`, is ragged; also one of a `keras.Input(ragged=True)`."""
+    return hasattr(x, "row_lengths") or bool(getattr(x, "ragged", False))
 
 
 def check_integers(name, x):

@@ -60,6 +60,21 @@ def test_version_is_a_release_number_and_the_same_everywhere(setup_arguments):
     assert newest.group(1) == version
 
 
+def test_the_changelog_names_everything():
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    names = keras_attention.__all__
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_bundled_data_has_a_licence_listed():
+    listed = (ROOT / "docs" / "licences.md").read_text("utf-8")
+    for folder in ("examples/data", "tests/data"):
+        for path in (ROOT / folder).iterdir():
+            if path.suffix in (".npz", ".xz", ".gz", ".tsv", ".txt", ".json"):
+                kind = re.sub(r"^(tfa|torch|keras_hub)_.*", r"\1_*.npz", path.name)
+                assert f"`{folder}/{kind}`" in listed, path
+
+
 def test_installed_metadata(setup_arguments):
     try:
         metadata = importlib.metadata.metadata(DISTRIBUTION)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import keras
 
+from keras_attention.models.inputs import as_dense
 from keras_attention.models.parts import deserialized, serialized
 from keras_attention.room import check_room
 from keras_attention.whole import whole
@@ -42,6 +43,10 @@ class ConfiguredModel(keras.Model):
             self._quantized = {"mode": mode, "config": config, "filters": filters}
         if self._searches is not None:
             self._searches.forget()
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        inputs = keras.tree.map_structure(as_dense, inputs)
+        return super().call(inputs, training=training, mask=mask, **kwargs)
 
     def save(self, filepath, overwrite=True, zipped=None, **kwargs):
         """Saves as `keras.Model.save` does; a `.keras` file is written whole or not at all.

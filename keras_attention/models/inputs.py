@@ -4,6 +4,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attention.checks import is_ragged
+from keras_attention.text import PAD
+
 
 def as_texts(name, texts):
     """A list of texts, and whether it was one text alone.
@@ -34,7 +37,7 @@ def as_ids(name, ids, axes):
 
     Args:
         name: what error messages call it.
-        ids: integers, a list of lists, an array or a tensor.
+        ids: integers, a list of lists, an array or a tensor; a ragged one is padded behind.
         axes: what they call its shape.
 
     Returns:
@@ -43,7 +46,7 @@ def as_ids(name, ids, axes):
     Raises:
         ValueError: if they are no integers, or not of two axes, or have no step.
     """
-    ids = ops.convert_to_tensor(ids)
+    ids = ops.convert_to_tensor(as_dense(ids))
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if len(ids.shape) != 2 or not dtype.startswith(("int", "uint")):
         raise ValueError(
@@ -52,3 +55,15 @@ def as_ids(name, ids, axes):
     if ids.shape[1] == 0:
         raise ValueError(f"`{name}` must have at least one step (0 is padding). Received none.")
     return ids
+
+
+def as_dense(ids):
+    """Ragged ids `[B, (S)]` padded behind, `[B, S]`; others as they are.
+
+    Args:
+        ids: a tensor, or anything else.
+
+    Returns:
+        The dense tensor. (Padding is what models take for a mask.)
+    """
+    return ids.to_tensor(PAD) if is_ragged(ids) and hasattr(ids, "to_tensor") else ids

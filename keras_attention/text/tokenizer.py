@@ -131,7 +131,7 @@ class Tokenizer:
 def _as_ids(ids):
     import tensorflow as tf
 
-    ids = tf.convert_to_tensor(ids)
+    ids = ids.to_tensor(PAD) if isinstance(ids, tf.RaggedTensor) else tf.convert_to_tensor(ids)
     if not ids.dtype.is_integer:
         raise ValueError(f"ids must be integers. Got {ids.dtype.name} of shape {ids.shape}")
     return tf.cast(ids, "int32")
