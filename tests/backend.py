@@ -4,9 +4,31 @@ import sys
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
 BACKEND = keras.backend.backend()
+# What Keras computes of float64 on JAX and PyTorch is float32 mostly: `keras.ops.matmul` of two
+# float64 matrices is a float32 matrix there.
+FLOAT64 = BACKEND == "tensorflow"
+
+
+def float_limit(limit):
+    """A difference that is allowed of numbers around 1; where float64 is float32, of that."""
+    return limit if FLOAT64 else max(limit, 2e-5)
+
+
+def assert_allclose(actual, expected, rtol=1e-7, atol=0, err_msg=""):
+    """That of NumPy, for tensors too, with limits no closer than `float_limit`."""
+    np.testing.assert_allclose(
+        to_numpy(actual), to_numpy(expected), float_limit(rtol), float_limit(atol), err_msg=err_msg
+    )
+
+
+def needs_float64(what):
+    """Leaves a test out where there is no float64."""
+    if not FLOAT64:
+        pytest.skip(f"Keras computes float64 as float32 here: {what}")
 
 
 def tensor(x, dtype=None):

@@ -4,7 +4,6 @@ import os
 import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("JAX_ENABLE_X64", "1")  # or float64 would be float32
 
 from typing import NamedTuple
 
@@ -13,7 +12,16 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from backend import BACKEND, compiled, compiled_loss, differentiate, tensor, to_numpy
+from backend import (
+    BACKEND,
+    compiled,
+    compiled_loss,
+    differentiate,
+    float_limit,
+    needs_float64,
+    tensor,
+    to_numpy,
+)
 from keras import ops
 from other_backends import (  # noqa: F401  (hooks)
     mark_what_does_not_apply,
@@ -37,7 +45,8 @@ MODES = {
 # the same rounded inputs, so this is the error of the computation only: a few units of the last
 # place (2^-11 in float16, 2^-8 in bfloat16) of the query, which is scaled before the product, and
 # of the result.
-TOLERANCES = {"float64": 1e-12, "float32": 2e-6, "float16": 4e-3, "bfloat16": 3e-2}
+TOLERANCES = {"float64": float_limit(1e-12), "float32": float_limit(2e-6)}
+TOLERANCES |= {"float16": 4e-3, "bfloat16": 3e-2}
 
 
 def rounded(array, dtype):
@@ -48,6 +57,7 @@ def rounded(array, dtype):
 
 def numerical_gradient(function, x, step=1e-6):
     """Central differences of the scalar `function(x)`, one entry of x at a time."""
+    needs_float64("numerical gradients")
     x = np.array(x, "float64")
     gradient = np.zeros_like(x)
     for index in np.ndindex(*x.shape):
@@ -62,6 +72,7 @@ def numerical_gradient(function, x, step=1e-6):
 
 def assert_gradients(loss, variables, limit, nonzero=True):
     """The gradients of the scalar `loss()` by each of the variables are the numerical ones."""
+    needs_float64("numerical gradients")
     changing = compiled_loss(loss, variables)
     for variable, gradient in zip(variables, differentiate(loss, (), variables), strict=True):
         start, gradient = to_numpy(variable), to_numpy(gradient)
@@ -150,13 +161,18 @@ def pytest_collection_modifyitems(items):
     mark_what_does_not_apply(items)
     seen = set()
     for item in items:
-        if BACKEND != "tensorflow" and item.path.name == "test_any_backend.py":
-            continue
         name = item.nodeid.partition("[")[0]
-        leave = zlib.crc32(item.name.encode("utf-8")) % ONE_IN.get(item.path.name, 1)
+        leave = zlib.crc32(item.name.encode("utf-8")) % one_in(item.path.name)
         if hasattr(item, "callspec") and name in seen and leave:
             item.add_marker(pytest.mark.slow)
         seen.add(name)
+
+
+def one_in(file):
+    """Of how many cases a quick run takes one."""
+    if BACKEND == "tensorflow":
+        return ONE_IN.get(file, 1)
+    return 1 if file == "test_any_backend.py" else max(ONE_IN.get(file, 1), 6)
 
 
 @pytest.fixture(params=list(SCORES))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference_search as ref
 import tensorflow as tf
-from backend import BACKEND, tensor
+from backend import BACKEND, assert_allclose, dtype_of, tensor
 from conftest import MODES
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,13 +50,13 @@ def check(actual, expected, end=END, atol=1e-4):
             np.testing.assert_array_equal(actual.ids[b, n], [*tokens] + [PAD] * (L - made))
             assert actual.lengths[b, n] == made - (made > 0 and tokens[-1] == end)
             score, ranking = (found.score, found.ranking) if found else (-np.inf, -np.inf)
-            np.testing.assert_allclose(actual.scores[b, n], score, atol=atol, rtol=1e-5)
-            np.testing.assert_allclose(actual.ranking[b, n], ranking, atol=atol, rtol=1e-5)
+            assert_allclose(actual.scores[b, n], score, atol=atol, rtol=1e-5)
+            assert_allclose(actual.ranking[b, n], ranking, atol=atol, rtol=1e-5)
             if actual.attention_scores is not None:
                 weights = actual.attention_scores[b, n]
                 assert (weights[made:] == 0).all()
                 if found:
-                    np.testing.assert_allclose(weights[:made], found.weights, atol=1e-4)
+                    assert_allclose(weights[:made], found.weights, atol=1e-4)
 
 
 def by_the_reference(model, states, starts, length, width, penalties=(0, 0), end=END, **rules):
@@ -152,7 +152,7 @@ def test_an_unknown_batch_and_an_empty_one(rng):
         shapes = [tuple(x.shape) for x in result]
         assert shapes == [(0, 2, 4), (0, 2), (0, 2), (0, 2), (0, 2, 4, model.S)]
     outputs = run.get_concrete_function().structured_outputs
-    assert [x.dtype.name for x in outputs] == ["int32"] * 2 + ["float32"] * 3
+    assert [dtype_of(x) for x in outputs] == ["int32"] * 2 + ["float32"] * 3
     shapes = [tuple(x.shape) for x in outputs]
     assert shapes == [(None, 2, 4), (None, 2), (None, 2), (None, 2), (None, 2, 4, model.S)]
 
@@ -203,7 +203,7 @@ def test_a_narrow_beam_does_not_find_the_best_of_all():
     scores = [
         float(beam_search(step, [], [0], 2, 2, beam_width=width).scores[0, 0]) for width in (1, 3)
     ]
-    np.testing.assert_allclose(np.exp(scores), [0.5 * 0.4, 0.4], rtol=1e-5)
+    assert_allclose(np.exp(scores), [0.5 * 0.4, 0.4], rtol=1e-5)
 
 
 # Greedy search and teacher forcing
@@ -218,8 +218,8 @@ def test_a_width_of_one_is_greedy_search(rules, rng):
     assert len(set(np.asarray(greedy.lengths))) > 1
     np.testing.assert_array_equal(beam.ids[:, 0], greedy.ids)
     np.testing.assert_array_equal(beam.lengths[:, 0], greedy.lengths)
-    np.testing.assert_allclose(beam.scores[:, 0], greedy.scores, rtol=1e-5)
-    np.testing.assert_allclose(beam.attention_scores[:, 0], greedy.attention_scores, atol=1e-6)
+    assert_allclose(beam.scores[:, 0], greedy.scores, rtol=1e-5)
+    assert_allclose(beam.attention_scores[:, 0], greedy.attention_scores, atol=1e-6)
 
 
 @pytest.mark.parametrize("rules", ["none", "all"])
@@ -238,10 +238,10 @@ def test_scores_are_the_teacher_forced_log_probabilities(rules, rng):
             logits, state, row = model.reference_step(last, state)
             score, last = score + ref.log_softmax(logits)[token], token
             rows.append(row)
-        np.testing.assert_allclose(result.scores[b, n], score, rtol=1e-5)
-        np.testing.assert_allclose(result.attention_scores[b, n, :made], rows, atol=1e-5)
+        assert_allclose(result.scores[b, n], score, rtol=1e-5)
+        assert_allclose(result.attention_scores[b, n, :made], rows, atol=1e-5)
         ranking = score / ref.length_penalty(made, 0.8) + ref.coverage_penalty(rows, 0.1)
-        np.testing.assert_allclose(result.ranking[b, n], ranking, rtol=1e-4)
+        assert_allclose(result.ranking[b, n], ranking, rtol=1e-4)
     assert (np.diff(result.ranking, axis=1) <= 0).all()
 
 
@@ -270,7 +270,7 @@ def test_nothing_depends_on_the_rest_of_the_batch(compiled, seed):
     whole, order = to_numpy(find(states, starts)), rng.permutation(6)
     for rows in (order, *([b] for b in range(6))):
         for part, all_rows in zip(find(states[rows], starts[rows]), whole, strict=True):
-            np.testing.assert_allclose(part, all_rows[rows], rtol=1e-5, atol=1e-5)
+            assert_allclose(part, all_rows[rows], rtol=1e-5, atol=1e-5)
 
 
 def attend(tokens, state, memory):
@@ -333,10 +333,10 @@ def test_padding_of_memory_and_result_changes_nothing(short_and_long, seed, padd
         np.testing.assert_array_equal(other.ids[..., :made], plain.ids)
         assert (other.ids[..., made:] == PAD).all()
         np.testing.assert_array_equal(other.lengths, plain.lengths)
-        np.testing.assert_allclose(other.scores, plain.scores, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(other.ranking, plain.ranking, rtol=1e-4, atol=1e-5)
+        assert_allclose(other.scores, plain.scores, rtol=1e-4, atol=1e-5)
+        assert_allclose(other.ranking, plain.ranking, rtol=1e-4, atol=1e-5)
         weights = other.attention_scores
-        np.testing.assert_allclose(weights[:, :, :made, :5], plain.attention_scores, atol=1e-5)
+        assert_allclose(weights[:, :, :made, :5], plain.attention_scores, atol=1e-5)
         assert (weights[..., 5:] == 0).all() and (weights[:, :, made:] == 0).all()
 
 
@@ -362,7 +362,7 @@ def test_stops_as_soon_as_the_bound_says(mode, results, alpha):
         if len(finished) == results and finished[0] >= bound:
             break
     assert to_numpy(calls) == steps < L
-    np.testing.assert_allclose(result.ranking[0], finished[::-1], rtol=1e-5)
+    assert_allclose(result.ranking[0], finished[::-1], rtol=1e-5)
 
 
 def test_goes_on_for_the_row_that_needs_it():
@@ -372,7 +372,7 @@ def test_goes_on_for_the_row_that_needs_it():
     np.testing.assert_array_equal(result.ids[0, 0], [END] + [PAD] * 7)
     np.testing.assert_array_equal(result.ids[1, 0], [0] * 8)
     np.testing.assert_array_equal(result.lengths[:, 0], [0, 8])
-    np.testing.assert_allclose(result.scores[:, 0], [np.log(0.9), 8 * np.log(0.9)], rtol=1e-5)
+    assert_allclose(result.scores[:, 0], [np.log(0.9), 8 * np.log(0.9)], rtol=1e-5)
 
 
 def test_what_has_not_ended_competes_at_the_maximum():
@@ -389,7 +389,7 @@ def test_what_has_not_ended_competes_at_the_maximum():
     for result in results:
         by_length = dict(zip(result.lengths[0], result.scores[0], strict=True))
         expected = [np.log(0.6), np.log(0.4 * 0.6), 2 * np.log(0.4)]
-        np.testing.assert_allclose([by_length[n] for n in range(3)], expected, rtol=1e-5)
+        assert_allclose([by_length[n] for n in range(3)], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("V", [3, 6])
@@ -455,7 +455,7 @@ def test_memory_is_repeated_for_the_beams():
     seen = []
 
     def step(tokens, state, memory):
-        seen.append(keras.tree.map_structure(lambda x: (tuple(x.shape), x.dtype.name), memory))
+        seen.append(keras.tree.map_structure(lambda x: (tuple(x.shape), dtype_of(x)), memory))
         return 5.0 * ops.one_hot(memory["token"][0], 6) + ops.one_hot(4, 6), state
 
     memory = {"token": (np.array([3, 5, 1]),), "rest": [np.ones((3, 2), bool)]}
@@ -478,7 +478,7 @@ def test_wider_than_the_vocabulary(end, sequences):
     assert np.isfinite(result.scores[0]).sum() == sequences
     real = result.ids[0, :sequences]
     assert len(np.unique(real, axis=0)) == sequences
-    np.testing.assert_allclose(np.exp(result.scores[0, :sequences]).sum(), 1.0, rtol=1e-5)
+    assert_allclose(np.exp(result.scores[0, :sequences]).sum(), 1.0, rtol=1e-5)
     assert (result.scores[0, sequences:] == -np.inf).all()
     assert (result.ranking[0, sequences:] == -np.inf).all()
     assert (result.lengths[0, sequences:] == 0).all()
@@ -521,7 +521,7 @@ def test_logits_of_minus_infinity_are_never_chosen():
         beam_search(step, [], [0] * 3, END, 3, beam_width=1, length_penalty=1.0, pad_token=PAD)
     )
     np.testing.assert_array_equal(result.ids[:, 0], [[0, 0, 0], [END, PAD, PAD], [1, 1, 1]])
-    np.testing.assert_allclose(result.scores[:, 0], [3 * np.log(0.5), 0, 0], rtol=1e-5)
+    assert_allclose(result.scores[:, 0], [3 * np.log(0.5), 0, 0], rtol=1e-5)
     wide = distribution([0.5, 0.0, 0.25, 0.25])
     result = to_numpy(beam_search(wide, [], [0], END, 3, beam_width=30, num_results=30))
     assert not np.isnan(result.ranking).any()
@@ -550,8 +550,8 @@ def test_half_precision_logits_are_summed_in_float32():
     result = beam_search(
         lambda tokens, state: (ops.cast([exact] * 2, "bfloat16"), state), [], [0], None, 150, 2
     )
-    assert result.scores.dtype == "float32"
-    np.testing.assert_allclose(result.scores, [[150 * ref.log_softmax(exact)[-1]]], rtol=1e-5)
+    assert dtype_of(result.scores) == "float32"
+    assert_allclose(result.scores, [[150 * ref.log_softmax(exact)[-1]]], rtol=1e-5)
 
 
 # Penalties
@@ -559,8 +559,8 @@ def test_half_precision_logits_are_summed_in_float32():
 
 def test_length_penalties():
     """Wu et al. 2016, equation 14: 1 for one token, and for 7 tokens (12 / 6)^alpha."""
-    np.testing.assert_allclose(length_penalties(7, 1.0)[1:], [(5 + n) / 6 for n in range(1, 8)])
-    np.testing.assert_allclose(length_penalties(7, 0.6)[7], 2**0.6, rtol=1e-6)
+    assert_allclose(length_penalties(7, 1.0)[1:], [(5 + n) / 6 for n in range(1, 8)])
+    assert_allclose(length_penalties(7, 0.6)[7], 2**0.6, rtol=1e-6)
     np.testing.assert_array_equal(length_penalties(3, 0.0), [1, 1, 1, 1])
 
 
@@ -569,10 +569,10 @@ def test_coverage_penalty():
     coverage = np.array([[0.5, 1.0, 2.5], [0.5, 0.0, 0.25], [0.0, 0.0, 0.0]], "float32")
     mask = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0]], bool)
     expected = [0.2 * np.log(0.5), 0.2 * (np.log(0.5) + np.log(0.25)), 0.0]
-    np.testing.assert_allclose(coverage_penalty(coverage, 0.2, mask), expected, rtol=1e-6)
+    assert_allclose(coverage_penalty(coverage, 0.2, mask), expected, rtol=1e-6)
     unmasked = coverage_penalty(coverage, 0.2)
-    np.testing.assert_allclose(unmasked[0], expected[0], rtol=1e-6)
-    np.testing.assert_allclose(unmasked[2], 0.2 * 3 * -126 * np.log(2), rtol=1e-6)
+    assert_allclose(unmasked[0], expected[0], rtol=1e-6)
+    assert_allclose(unmasked[2], 0.2 * 3 * -126 * np.log(2), rtol=1e-6)
 
 
 def test_the_coverage_penalty_prefers_what_was_attended_to():
@@ -589,8 +589,8 @@ def test_the_coverage_penalty_prefers_what_was_attended_to():
     np.testing.assert_array_equal(find(0.0, mask).ids[0, 0], [0, 0])
     result = find(1.0, mask)
     np.testing.assert_array_equal(result.ids[0, 0], [1, 0])
-    np.testing.assert_allclose(result.ranking, result.scores)  # everything real is covered
-    np.testing.assert_allclose(find(1.0, None).ranking, result.scores - 126 * np.log(2), rtol=1e-5)
+    assert_allclose(result.ranking, result.scores)  # everything real is covered
+    assert_allclose(find(1.0, None).ranking, result.scores - 126 * np.log(2), rtol=1e-5)
 
 
 # Errors

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from backend import to_numpy
+from backend import assert_allclose, dtype_of, to_numpy
 from conftest import TOLERANCES, numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -161,7 +161,7 @@ def test_equals_the_whole(rng, mode, lead, key_lead, what):
     if mode != "eager":
         ours = tf.function(ours, autograph=False, jit_compile=mode == "xla")
     output, gradients = ours(*inputs)
-    np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
+    assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
     for place, gradient in enumerate(gradients):
         direction = rng.normal(size=exact[place].shape)
 
@@ -170,7 +170,7 @@ def test_equals_the_whole(rng, mode, lead, key_lead, what):
             arrays[place] = arrays[place] + step * direction
             return float((whole(arrays) * upstream).sum())
 
-        np.testing.assert_allclose(
+        assert_allclose(
             (gradient.numpy() * direction).sum(),
             numerical_gradient(moved, 0.0),
             rtol=1e-6,
@@ -192,7 +192,7 @@ def test_sizes_that_the_graph_does_not_know(rng, what):
         pairs = Pairs(**kwargs, bias=(inputs + (None,))[3])
         return dot_attention(*inputs[:3], 1.0, pairs=pairs)
 
-    np.testing.assert_allclose(ours(*inputs), expected, rtol=1e-10, atol=1e-12)
+    assert_allclose(ours(*inputs), expected, rtol=1e-10, atol=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -213,7 +213,7 @@ def test_any_sizes(data):
     masks = {k: tf.constant(v) if isinstance(v, np.ndarray) else v for k, v in kwargs.items()}
     pairs = Pairs(**masks, bias=(inputs + [None])[3])
     output = dot_attention(*inputs[:3], 1.0, cap, pairs)
-    np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
+    assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
 
 
 def segments(rng, steps, count):
@@ -251,9 +251,9 @@ def test_packed_documents(rng, causal, monkeypatch):
             with tf.GradientTape() as tape:
                 tape.watch(alone := [tf.constant(x) for x in alone])
                 expected = dot_attention(*alone, 0.7, None, Pairs(causal=causal))
-            np.testing.assert_allclose(output.numpy()[b][:, here], expected, rtol=1e-12, atol=1e-12)
+            assert_allclose(output.numpy()[b][:, here], expected, rtol=1e-12, atol=1e-12)
             for whole, one in zip(gradients, tape.gradient(expected, alone, expected), strict=True):
-                np.testing.assert_allclose(whole.numpy()[b][:, here], one, rtol=1e-11, atol=1e-11)
+                assert_allclose(whole.numpy()[b][:, here], one, rtol=1e-11, atol=1e-11)
     first, end = spans[0].numpy()
     assert first.shape[1] > 5 and (end - first).mean() < steps / 2
     queries = steps // first.shape[1]
@@ -269,10 +269,8 @@ def test_dtypes(rng, dtype, blocks):
     mask = tf.constant(rng.random((2, 1, 7, 9)) > 0.4)
     output = attend(query, key, value, mask=mask)
     expected = reference(*exact, 3**-0.5, Pairs(mask=mask))
-    assert len(blocks) == 1 and output.dtype == query.dtype
-    np.testing.assert_allclose(
-        to_numpy(output), expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype]
-    )
+    assert len(blocks) == 1 and dtype_of(output) == dtype_of(query)
+    assert_allclose(to_numpy(output), expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
     huge = [tf.cast(tf.fill(x.shape, 300.0), dtype) for x in (query, key)]
     assert np.isfinite(to_numpy(attend(*huge, value, mask=mask))).all()
 
@@ -323,9 +321,9 @@ def test_layers(rng, name, call, blocks, monkeypatch):
     monkeypatch.setattr(attending, "MOST_AT_ONCE", 1 << 40)
     expected, wanted = run()
     assert len(blocks) == 1
-    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
+    assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
     for ours, theirs in zip(gradients, wanted, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+        assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["heads", "shared", "alibi"])
@@ -351,7 +349,7 @@ def test_layers_choose_in_the_graph(rng, name, monkeypatch):
     for x, found in zip(inputs, chosen, strict=True):
         layer_at_once = run.python_function(x)
         for ours, theirs in zip(found, layer_at_once, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+            assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_exported_without_lengths(rng, monkeypatch, tmp_path):
@@ -371,7 +369,7 @@ def test_exported_without_lengths(rng, monkeypatch, tmp_path):
         x = rng.normal(size=(batch, steps, 8)).astype("float32")
         found = served(x)
         assert found.shape == x.shape
-        np.testing.assert_allclose(found, model(x), rtol=1e-4, atol=1e-5)
+        assert_allclose(found, model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_dropout(rng, blocks):
@@ -390,13 +388,13 @@ def test_dropout(rng, blocks):
         output = run(value)
         total = tf.reduce_sum(output)
     gradient = tape.gradient(total, value)
-    np.testing.assert_allclose(tf.reduce_sum(gradient * value), total, rtol=1e-5)
+    assert_allclose(tf.reduce_sum(gradient * value), total, rtol=1e-5)
     np.testing.assert_array_equal(output, run(value))
     many = attend(
         tf.zeros((64, 40, 2)), tf.zeros((64, 50, 2)), tf.ones((64, 50, 1)), dropout=0.4, seed=5
     )
     assert len(blocks) == 1
-    np.testing.assert_allclose(np.mean(many), 1.0, atol=0.01)
+    assert_allclose(np.mean(many), 1.0, atol=0.01)
     assert np.std(many) > 0.05
 
 
@@ -417,9 +415,7 @@ def test_dropout_gradients(rng):
         def moved(x, place=place):
             return total(*(tf.constant(x) if i == place else y for i, y in enumerate(tensors)))
 
-        np.testing.assert_allclose(
-            gradient, numerical_gradient(moved, arrays[place]), rtol=1e-6, atol=1e-8
-        )
+        assert_allclose(gradient, numerical_gradient(moved, arrays[place]), rtol=1e-6, atol=1e-8)
 
 
 def test_when_blocks_are_taken(rng, monkeypatch):
@@ -445,4 +441,4 @@ def test_alibi_keeps_its_precision_beside_a_coarse_bias(rng):
     expected = layer(x, return_attention_scores=True)[1]
     bias = tf.zeros((1, 300, 300), "bfloat16")
     found = layer(x, attention_bias=bias, return_attention_scores=True)[1]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert_allclose(found, expected, rtol=1e-6)

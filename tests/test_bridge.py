@@ -5,7 +5,7 @@ import copy
 import keras
 import numpy as np
 import pytest
-from backend import tensor, to_numpy, variable_of
+from backend import assert_allclose, dtype_of, tensor, to_numpy, variable_of
 from conftest import MODES, assert_gradients
 from keras import ops
 from test_layers import LAYER_TOLERANCES, close, randomise
@@ -95,10 +95,10 @@ def test_modes(mode, rng):
 def test_half_precision(policy, rng):
     bridge, states = make(dtype=policy), draw(rng)
     results = bridge([tensor(x, "float32") for x in states])
-    assert {x.dtype.name for x in results} == {policy.removeprefix("mixed_")}
+    assert {dtype_of(x) for x in results} == {policy.removeprefix("mixed_")}
     limit = LAYER_TOLERANCES[policy]
     for result, expected in zip(results, by_the_equation(bridge, states), strict=True):
-        np.testing.assert_allclose(to_numpy(result), expected, atol=limit)
+        assert_allclose(to_numpy(result), expected, atol=limit)
 
 
 def test_gradients_are_the_numerical_ones(rng):
@@ -108,7 +108,7 @@ def test_gradients_are_the_numerical_ones(rng):
 
     def loss():
         results = bridge([tensor(x) for x in given])
-        return sum(ops.sum(f * x) for f, x in zip(factors, results, strict=True))
+        return sum(ops.sum(tensor(f) * x) for f, x in zip(factors, results, strict=True))
 
     assert_gradients(loss, given + bridge.trainable_weights, 1e-6, nonzero=False)
 

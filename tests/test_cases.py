@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from backend import tensor, to_numpy
+from backend import assert_allclose, tensor, to_numpy
 from keras import ops
 from test_layers import LAYERS, MaskOf, both, close, gradients, plain, randomise
 
@@ -81,11 +81,11 @@ def test_c01_eagerly(identity):
     embedded = embedding_of_c01()(C01_IDS)
     layers = [identity(2) for _ in range(3)]
     for layer in layers[:2]:
-        np.testing.assert_allclose(layer(C01_QUERY, embedded), C01_ONCE, atol=1e-6)
+        assert_allclose(layer(C01_QUERY, embedded), C01_ONCE, atol=1e-6)
     chained = C01_QUERY
     for layer in layers:
         chained = layer(chained, embedded)
-    np.testing.assert_allclose(chained, C01_THRICE, atol=1e-6)
+    assert_allclose(chained, C01_THRICE, atol=1e-6)
     np.testing.assert_array_equal(MaskOf()(embedded), [[1, 1, 0, 0]])
 
 
@@ -93,7 +93,7 @@ def test_c01_in_a_functional_model_and_predict(identity):
     model = model_of_c01(identity)
     for results in (model([C01_QUERY, C01_IDS]), model.predict([C01_QUERY, C01_IDS], verbose=0)):
         for actual, expected in zip(results, (C01_ONCE, C01_ONCE, C01_THRICE), strict=False):
-            np.testing.assert_allclose(actual, expected, atol=1e-6)
+            assert_allclose(actual, expected, atol=1e-6)
         np.testing.assert_array_equal(results[3], [[1, 1, 0, 0]])
 
 
@@ -119,7 +119,7 @@ def test_c02(identity, policy):
     layer = identity(2, dtype=policy)
     context, weights = both(layer, C02_QUERY, C02_VALUE, attention_mask=C02_MASK)
     tolerance = {"mixed_float16": 4e-3, "mixed_bfloat16": 3e-2}.get(policy, 1e-6)
-    np.testing.assert_allclose(to_numpy(context)[0, 0], [2.608859, 4.413289], rtol=tolerance)
+    assert_allclose(to_numpy(context)[0, 0], [2.608859, 4.413289], rtol=tolerance)
     assert np.all(to_numpy(context)[0, 1] == 0)
     assert np.all(to_numpy(without_heads(weights))[0, 1] == 0)
     np.testing.assert_array_equal(context, layer(C02_QUERY, C02_VALUE, attention_mask=C02_MASK))
@@ -171,7 +171,7 @@ def test_c04(rng, heads, groups):
     weights = to_numpy(weights)
     assert np.all(weights[0, :, :, 2] == 0) and np.all(weights[1, :, :, 2] > 0)
     np.testing.assert_array_equal(weights == 0, hidden)
-    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+    assert_allclose(weights.sum(-1), 1, atol=1e-6)
 
 
 # C05: tensorflow/text PR 894
@@ -360,7 +360,7 @@ def test_c12(kind, rng):
     layer = kind.make(dropout=0.5, seed=1)
     query, value = rng.normal(size=(2, 3, 8)), rng.normal(size=(2, 5, 8))
     _, weights = both(layer, query, value, training=True)
-    np.testing.assert_allclose(to_numpy(weights).sum(-1), 1, atol=1e-6)
+    assert_allclose(to_numpy(weights).sum(-1), 1, atol=1e-6)
 
 
 # C13: keras-hub#352
@@ -478,7 +478,7 @@ def test_c19(identity, by):
         "attention_bias": np.array([[[0.0, 0.0, -np.inf]] * 2]),
     }[by]
     context = identity(2)(query, value, **{by: mask})
-    np.testing.assert_allclose(context, [[[2.608859, 4.413289], [2.785916, 4.678875]]], rtol=1e-6)
+    assert_allclose(context, [[[2.608859, 4.413289], [2.785916, 4.678875]]], rtol=1e-6)
 
 
 # C20: keras#15515

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference_models as ref
 import tensorflow as tf
-from backend import differentiate, to_numpy
+from backend import assert_allclose, differentiate, to_numpy
 from conftest import numerical_gradient
 from keras import ops
 from transformer_models import model_weights, policy, randomise, unmoved
@@ -51,12 +51,12 @@ def test_logits_equal_the_papers(case):
         options.get("attention_options", {}).get("sliding_window"),
     )
     logits = np.asarray(model(IDS, training=False))
-    np.testing.assert_allclose(logits, expected, rtol=1e-9, atol=1e-9)
+    assert_allclose(logits, expected, rtol=1e-9, atol=1e-9)
     # Nothing of the empty sample, neither positions nor biases, comes through.
     np.testing.assert_array_equal(logits[2], model.get_layer("logits").bias)
     wide = model(np.pad(IDS, [(0, 0), (0, 3)]))
-    np.testing.assert_allclose(wide, logits, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(model(IDS[1:2, :3]), logits[1:2], rtol=1e-9, atol=1e-9)
+    assert_allclose(wide, logits, rtol=1e-9, atol=1e-9)
+    assert_allclose(model(IDS[1:2, :3]), logits[1:2], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "sum", "first", "last"])
@@ -66,7 +66,7 @@ def test_pooling_and_empty_samples(pooling):
     pooled = keras.Model(model.input, model.get_layer("pooling").output)
     x = to_numpy(keras.Model(model.input, model.get_layer("encoder_norm").output)(IDS)[0])
     expected = {"mean": x.mean(0), "max": x.max(0), "sum": x.sum(0), "first": x[0], "last": x[-1]}
-    np.testing.assert_allclose(pooled(IDS)[0], expected[pooling], rtol=1e-9)
+    assert_allclose(pooled(IDS)[0], expected[pooling], rtol=1e-9)
     np.testing.assert_array_equal(pooled(IDS)[2], np.zeros(8))
 
 
@@ -91,7 +91,7 @@ def test_gradients_with_an_empty_sample():
     _, without = loss(IDS[:2])
     for weight, a, b in zip(weights, both, without, strict=True):
         if not weight.path.endswith("logits/bias"):
-            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+            assert_allclose(a, b, rtol=1e-9, atol=1e-12)
     # And the gradient is that of the function.
     kernel = model.get_layer("logits").kernel
     index = [i for i, w in enumerate(weights) if w is kernel][0]
@@ -103,7 +103,7 @@ def test_gradients_with_an_empty_sample():
         kernel.assign(before)
         return value
 
-    np.testing.assert_allclose(both[index], numerical_gradient(moved, to_numpy(kernel)), atol=1e-6)
+    assert_allclose(both[index], numerical_gradient(moved, to_numpy(kernel)), atol=1e-6)
 
 
 # Classifying
@@ -115,14 +115,14 @@ def test_classify():
     assert set(names) <= set(NAMES) and len(set(names)) > 1
     shares = model.classify(texts, probabilities=True)
     assert shares.shape == (6, 3)
-    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
+    assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
     assert names == [NAMES[i] for i in shares.argmax(axis=1)]
     for some in (1, 4):  # not a matter of the batch
-        np.testing.assert_allclose(
+        assert_allclose(
             model.classify(texts, probabilities=True, batch_size=some), shares, rtol=1e-6
         )
     assert model.classify("abc") == names[0]  # one text, not its letters
-    np.testing.assert_allclose(model.classify("abc", probabilities=True), shares[0], rtol=1e-6)
+    assert_allclose(model.classify("abc", probabilities=True), shares[0], rtol=1e-6)
     assert model.classify(tuple(texts)) == model.classify(np.array(texts)) == names
     assert model.classify([]) == [] and model.classify([], probabilities=True).shape == (0, 3)
     assert model.classify("") == names[2]
@@ -158,7 +158,7 @@ def test_saved_loaded_and_cloned(tmp_path, case):
     plain = keras.models.clone_model(model)
     plain.set_weights(model.get_weights())
     for copy in (loaded, clone, other, plain):
-        np.testing.assert_allclose(copy(IDS), model(IDS), rtol=1e-6, atol=1e-6)
+        assert_allclose(copy(IDS), model(IDS), rtol=1e-6, atol=1e-6)
     for copy in (loaded, clone, other):
         assert copy.name == "mine" and copy.get_config() == model.get_config()
         assert copy.classify(["abc", ""]) == model.classify(["abc", ""])
@@ -168,7 +168,7 @@ def test_an_exported_model_computes_the_same(tmp_path):
     model = make("rotary", dtype="float32")
     model.export(tmp_path / "saved", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "saved")
-    np.testing.assert_allclose(loaded.serve(IDS), model(IDS), rtol=1e-5, atol=1e-5)
+    assert_allclose(loaded.serve(IDS), model(IDS), rtol=1e-5, atol=1e-5)
 
 
 # Training
@@ -201,7 +201,7 @@ def test_xla_trains_as_the_graph_does():
         model = make("relative", dtype="float32", layers=1, dropout=0.0)
         model.compile("sgd", loss(), jit_compile=jit_compile)
         losses.append([model.train_on_batch(IDS, np.array([0, 1, 2])) for _ in range(2)])
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert_allclose(*losses, rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import reference_alignment as past_ref
 import reference_local
 import reference_normalizers as normalizers_ref
 import tensorflow as tf
-from backend import differentiate, tensor, to_numpy, variable_of
+from backend import assert_allclose, differentiate, tensor, to_numpy, variable_of
 from conftest import assert_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -459,8 +459,8 @@ def test_all_of_the_state_follows_its_hypothesis(rng):
             ids = [i for i in np.asarray(found.ids[b, n]).tolist() if i]
             orders.add(tuple(ids))
             gains, weights = model.teacher_forced(ids, (memory[b : b + 1], MEMORY_MASK[b : b + 1]))
-            np.testing.assert_allclose(found.scores[b, n], sum(gains), atol=1e-4)
-            np.testing.assert_allclose(found.attention_scores[b, n, : len(ids)], weights, atol=1e-5)
+            assert_allclose(found.scores[b, n], sum(gains), atol=1e-4)
+            assert_allclose(found.attention_scores[b, n, : len(ids)], weights, atol=1e-5)
     assert len(orders) > 4
 
 
@@ -479,7 +479,7 @@ def test_half_precision_is_near(name, policy, rng):
         keras.tree.flatten(exact(inputs, memory, **EVERYTHING)),
         strict=True,
     ):
-        np.testing.assert_allclose(to_numpy(a), b, atol=limit)
+        assert_allclose(to_numpy(a), b, atol=limit)
 
 
 def test_gradients_are_the_numerical_ones(rng):
@@ -502,7 +502,7 @@ def test_gradients_are_the_numerical_ones(rng):
         masks = {"mask": mask, "memory_mask": memory_mask}
         results = decoder(x["inputs"], x["memory"], initial_state=state, **masks, **EVERYTHING)
         flat = keras.tree.flatten(results)
-        return sum(ops.sum(f * x) for f, x in zip(factors, flat, strict=True))
+        return sum(ops.sum(tensor(f) * x) for f, x in zip(factors, flat, strict=True))
 
     assert_gradients(loss, [*given.values(), *decoder.trainable_weights], 1e-5)
 
@@ -525,7 +525,7 @@ def test_rubbish_in_padding_reaches_nothing(name, rng):
     soiled = [np.where(m[..., None], x, np.nan) for x, m in zip(clean, masks, strict=True)]
     for a, b in zip(run(*clean), run(*soiled), strict=True):
         assert np.all(np.isfinite(b))
-        np.testing.assert_allclose(b, a, atol=1e-12)
+        assert_allclose(b, a, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["feeding_coverage", "location_stack"])

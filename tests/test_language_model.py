@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference_models as ref
 import tensorflow as tf
-from backend import to_numpy
+from backend import assert_allclose, to_numpy
 from keras import ops
 from transformer_models import model_weights, policy, randomise, unmoved
 
@@ -74,7 +74,7 @@ def test_logits_equal_the_paper(case):
     )
     logits = np.asarray(model(IDS, training=False))
     assert logits.shape == (3, 5, V)
-    np.testing.assert_allclose(logits[IDS != 0], expected[IDS != 0], rtol=1e-9, atol=1e-9)
+    assert_allclose(logits[IDS != 0], expected[IDS != 0], rtol=1e-9, atol=1e-9)
 
 
 @EACH
@@ -90,10 +90,10 @@ def test_no_step_sees_a_later_one(case):
         assert np.array_equal(after[:, :t], before[:, :t])
         assert np.abs(after[:, t] - before[:, t]).max() > 0
     wide, logits = np.pad(IDS, [(0, 0), (0, 3)]), np.asarray(model(IDS))
-    np.testing.assert_allclose(np.asarray(model(wide))[:, :5][IDS != 0], logits[IDS != 0])
+    assert_allclose(np.asarray(model(wide))[:, :5][IDS != 0], logits[IDS != 0])
     for row, ids in enumerate(IDS):
         alone = model(ids[None, ids != 0])[0]
-        np.testing.assert_allclose(alone, logits[row, ids != 0], rtol=1e-9)
+        assert_allclose(alone, logits[row, ids != 0], rtol=1e-9)
 
 
 # Prompts
@@ -119,7 +119,7 @@ def test_reading_prompts_and_stepping_equal_the_full_pass(case):
         for row, prompt in enumerate(PROMPTS):
             full = np.asarray(model(np.array([prompt + more])))[0, len(prompt) - 1 :]
             found = [x[row] for x in steps]
-            np.testing.assert_allclose(found, full, rtol=1e-8, atol=1e-8)
+            assert_allclose(found, full, rtol=1e-8, atol=1e-8)
 
 
 @EACH
@@ -144,7 +144,7 @@ def test_search_equals_a_loop_without_cache(case):
         for new, score in found:
             new = [x for x in np.asarray(new) if x]
             gains = log_softmax(model, [prompt + new])[0, len(prompt) - 1 : -1]
-            np.testing.assert_allclose(score, gains[range(len(new)), new].sum(), rtol=1e-5)
+            assert_allclose(score, gains[range(len(new)), new].sum(), rtol=1e-5)
         assert len({tuple(x) for x in to_numpy(beam.ids[row])}) == 2
 
 
@@ -248,7 +248,7 @@ def test_an_exported_model_computes_the_same(tmp_path):
     model = make("relative", dtype="float32")
     model.export(tmp_path / "saved", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "saved")
-    np.testing.assert_allclose(loaded.serve(IDS), model(IDS), rtol=1e-5, atol=1e-5)
+    assert_allclose(loaded.serve(IDS), model(IDS), rtol=1e-5, atol=1e-5)
 
 
 # Training
@@ -283,7 +283,7 @@ def test_xla_trains_as_the_graph_does():
         model = make("alibi", dtype="float32", layers=1, dropout=0.0)
         model.compile("sgd", MaskedCrossEntropy(), jit_compile=jit_compile)
         losses.append([model.train_on_batch(IDS, np.roll(IDS, -1, axis=1)) for _ in range(2)])
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert_allclose(*losses, rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from backend import compiled_loss, differentiate, tensor, to_numpy, variable_of
+from backend import (
+    assert_allclose,
+    compiled_loss,
+    differentiate,
+    dtype_of,
+    float_limit,
+    tensor,
+    to_numpy,
+    variable_of,
+)
 from conftest import MODES, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,8 +40,8 @@ B, N, T, S, Dq, Dk, Dv, U = 2, 3, 5, 7, 11, 13, 17, 19
 # Largest difference allowed, absolute for values around 1 and relative beyond. Half precision
 # rounds after each projection, each to 2^-11 (float16) or 2^-8 (bfloat16).
 LAYER_TOLERANCES = {
-    "float64": 1e-12,
-    "float32": 1e-5,
+    "float64": float_limit(1e-12),
+    "float32": float_limit(1e-5),
     "mixed_float16": 1e-2,
     "mixed_bfloat16": 8e-2,
 }
@@ -151,7 +160,7 @@ def close(actual, expected, dtype="float32"):
         return
     actual, expected, limit = to_numpy(actual), to_numpy(expected), LAYER_TOLERANCES[dtype]
     assert actual.shape == expected.shape
-    np.testing.assert_allclose(actual, expected, rtol=limit, atol=limit)
+    assert_allclose(actual, expected, rtol=limit, atol=limit)
 
 
 def both(layer, *args, **kwargs):
@@ -164,7 +173,7 @@ def gradients(function, *tensors, variables=()):
 
     def products(*tensors):
         result = ops.cast(function(*tensors), "float64")
-        return result * np.random.default_rng(8).normal(size=result.shape)
+        return result * tensor(np.random.default_rng(8).normal(size=result.shape))
 
     return to_numpy(differentiate(products, tensors, variables))
 
@@ -221,7 +230,7 @@ def test_dtype_policies(kind, rng, policy):
     query, value, key = arrays
     expected = kind.reference(layer, query, key, value, ALL_MASKED)
     actual = both(layer, *tensors, **MASKS, use_causal_mask=True)
-    assert [x.dtype for x in actual] == [layer.compute_dtype] * 2
+    assert [dtype_of(x) for x in actual] == [layer.compute_dtype] * 2
     close(actual, expected, policy)
 
 
@@ -240,7 +249,7 @@ def test_inputs_of_another_dtype_are_cast_to_the_compute_dtype(kind, rng):
     layer = kind.build(rng, dtype="mixed_bfloat16")
     query, value, key = kind.arrays(rng)
     tensors = [tensor(x, "float64") for x in (query, value, key)]
-    assert layer(*tensors).dtype == "bfloat16"
+    assert dtype_of(layer(*tensors)) == "bfloat16"
     close(layer(*tensors), kind.reference(layer, query, key, value)[0], "mixed_bfloat16")
 
 
@@ -668,7 +677,7 @@ def test_rows_of_weights_sum_to_1_or_0(name, data):
     sums = to_numpy(weights).sum(-1)
     expected = mask.any(-1).astype("float64")
     expected = expected[:, None] if LAYERS[name].heads else expected
-    np.testing.assert_allclose(sums, np.broadcast_to(expected, sums.shape), atol=1e-12)
+    assert_allclose(sums, np.broadcast_to(expected, sums.shape), atol=1e-12)
 
 
 # Causal masks of unequal lengths
@@ -884,7 +893,7 @@ def test_gradient_of_a_learned_bias(kind, rng, policy):
         if low == -np.inf:
             assert np.all(gradient[hidden] == 0)
     # Adding one number to a whole row changes nothing.
-    np.testing.assert_allclose(gradient.sum(-1), 0, atol=2e-5 if policy == "float32" else 5e-2)
+    assert_allclose(gradient.sum(-1), 0, atol=2e-5 if policy == "float32" else 5e-2)
 
 
 # Gradients
@@ -899,7 +908,7 @@ def test_gradients_are_those_of_finite_differences(kind, rng):
     def loss():
         *inputs, bias = (x.value for x in tensors)
         context = layer(*inputs, **MASKS, use_causal_mask=True, attention_bias=bias)
-        return ops.sum(context * weights_of_sum)
+        return ops.sum(context * tensor(weights_of_sum))
 
     variables, step = [*tensors, *layer.trainable_variables], 1e-5
     found = to_numpy(differentiate(loss, variables=variables))
@@ -988,7 +997,7 @@ def test_kernel_regularizer_adds_the_kernels(kind_with_weights, rng):
     layer = kind_with_weights.build(rng, kernel_regularizer=keras.regularizers.L2(0.5))
     kernels = [w for w in layer.trainable_variables if "bias" not in w.name]
     expected = [0.5 * np.sum(np.square(w)) for w in kernels]
-    np.testing.assert_allclose(sum(layer.losses), sum(expected), rtol=1e-5)
+    assert_allclose(sum(layer.losses), sum(expected), rtol=1e-5)
 
 
 def test_kernel_constraint_and_regularizer_in_fit(kind_with_weights, rng):
@@ -1165,7 +1174,7 @@ def test_symbolic_shapes(kind, batch, queries, keys):
 def test_symbolic_dtypes(kind):
     query, value = keras.Input((T, Dq)), keras.Input((S, Dq))
     for output in both(kind.make(dtype="mixed_bfloat16"), query, value):
-        assert output.dtype == "bfloat16"
+        assert dtype_of(output) == "bfloat16"
 
 
 def test_build_makes_and_builds_everything(kind, rng):

@@ -6,7 +6,15 @@ import pytest
 import reference as ref
 import reference_local
 import tensorflow as tf
-from backend import compiled, compiled_loss, differentiate, tensor, to_numpy
+from backend import (
+    assert_allclose,
+    compiled,
+    compiled_loss,
+    differentiate,
+    dtype_of,
+    tensor,
+    to_numpy,
+)
 from conftest import MODES, numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,15 +170,15 @@ def test_one_window_of_a_short_memory_by_hand():
 def test_gaussian_by_hand():
     """At the end of the window, two standard deviations away, the factor is exp(-2)."""
     factors = local.gaussian(np.array([-4.0, 0.0, 2.0, 4.0]), 4)
-    np.testing.assert_allclose(factors, np.exp([-2, 0, -0.5, -2]))
+    assert_allclose(factors, np.exp([-2, 0, -0.5, -2]))
 
 
 def test_predicted_positions_by_hand():
     """tanh(0) = 0 leads to the middle; a large logit to the end of the real steps."""
     hidden, v = np.array([[[0.0], [50.0]]]), np.array([100.0])
     mask = np.array([[False, True, True, True, True]])
-    np.testing.assert_allclose(local.predicted_positions(hidden, v, mask, 5), [[2, 4]])
-    np.testing.assert_allclose(local.predicted_positions(hidden, v, None, 5), [[2.5, 5]])
+    assert_allclose(local.predicted_positions(hidden, v, mask, 5), [[2, 4]])
+    assert_allclose(local.predicted_positions(hidden, v, None, 5), [[2.5, 5]])
 
 
 # Against the reference
@@ -221,7 +229,7 @@ def test_dtype_policies(rng, kind, policy):
     layer = built(kind, dtype=policy)
     tensors, arrays = draw(rng, dtype=layer.compute_dtype)
     actual = both(layer, *tensors, **MASKS)
-    assert [x.dtype for x in actual] == [layer.compute_dtype] * 2
+    assert [dtype_of(x) for x in actual] == [layer.compute_dtype] * 2
     mask = ref.layer_mask(B, T, S, **MASKS)
     close(actual, expected(layer, *arrays, mask, **PADDING), policy)
 
@@ -365,8 +373,10 @@ def test_gradients_equal_numerical_ones(rng, kind, score_mode):
     found = gradients(result, query, value, key, variables=variables)
     weights = np.random.default_rng(8).normal(size=(1, 4, 8))  # as in `gradients`
 
-    loss = compiled(lambda *inputs: ops.sum(result(*inputs) * weights))
-    loss_now = compiled_loss(lambda: ops.sum(result(query, value, key) * weights), variables)
+    loss = compiled(lambda *inputs: ops.sum(result(*inputs) * tensor(weights)))
+    loss_now = compiled_loss(
+        lambda: ops.sum(result(query, value, key) * tensor(weights)), variables
+    )
 
     def loss_of(variable, array):
         variable.assign(array)
@@ -384,7 +394,7 @@ def test_gradients_equal_numerical_ones(rng, kind, score_mode):
     unread = 2 if score_mode == "location" else None  # the keys
     for i, (gradient, right) in enumerate(zip(found, numerical, strict=True)):
         assert i == unread or np.abs(right).max() > 1e-4
-        np.testing.assert_allclose(gradient, right, rtol=1e-6, atol=1e-8)
+        assert_allclose(gradient, right, rtol=1e-6, atol=1e-8)
 
 
 @BOTH_PATHS
@@ -475,7 +485,7 @@ def test_rows_sum_to_one_or_less(rng, kind):
     (query, value, key), _ = draw(rng)
     sums = to_numpy(both(built(kind, dtype="float64"), query, value, key)[1]).sum(-1)
     if kind == "monotonic":
-        np.testing.assert_allclose(sums, 1)
+        assert_allclose(sums, 1)
     else:
         assert (sums < 1).all() and (sums > 0).all()
 
@@ -607,9 +617,9 @@ def test_memory_of_a_hundred_thousand_steps(kind):
     context = to_numpy(layer(x, use_causal_mask=kind == "monotonic"))
     assert context.shape == x.shape and np.isfinite(context).all()
     if kind == "monotonic":  # the first query sees itself only, the last the last four
-        np.testing.assert_allclose(context[0, 0], x[0, 0], rtol=1e-6)
+        assert_allclose(context[0, 0], x[0, 0], rtol=1e-6)
         weights = np.exp(x[0, -4:] @ x[0, -1])
-        np.testing.assert_allclose(context[0, -1], weights @ x[0, -4:] / weights.sum(), rtol=1e-4)
+        assert_allclose(context[0, -1], weights @ x[0, -4:] / weights.sum(), rtol=1e-4)
 
 
 # In decoders and models

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from backend import compiled, differentiate, tensor
+from backend import assert_allclose, compiled, differentiate, tensor
 from conftest import MODES, numerical_gradient
 from keras import ops
 
@@ -64,7 +64,7 @@ def draw(rng, steps=T):
 def check(actual, expected):
     keras.tree.assert_same_structure(actual, expected)
     for a, e in zip(*map(keras.tree.flatten, (actual, expected)), strict=True):
-        np.testing.assert_allclose(a, e, atol=1e-12)
+        assert_allclose(a, e, atol=1e-12)
 
 
 @pytest.mark.parametrize("steps", [1, T])
@@ -98,14 +98,14 @@ def test_gradient_of_scan_is_the_numerical_one(mode, rng):
     def loss(values):
         (outputs, products), (h, total) = scan(values, real)
         ends = ops.sum(h**3) + ops.sum(total)
-        return ops.sum(outputs * factors) + ops.sum(products) + ends
+        return ops.sum(outputs * tensor(factors)) + ops.sum(products) + ends
 
     def gradient(values):
         return differentiate(loss, [values])[0]
 
     actual = MODES[mode](gradient)(tensor(values))
     numerical = numerical_gradient(compiled(loss), values)
-    np.testing.assert_allclose(actual, numerical, rtol=1e-6, atol=1e-8)
+    assert_allclose(actual, numerical, rtol=1e-6, atol=1e-8)
 
 
 # loop_steps

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference_losses as ref
 import tensorflow as tf
-from backend import compiled, differentiate, tensor, to_numpy
+from backend import assert_allclose, compiled, differentiate, dtype_of, tensor, to_numpy
 from conftest import numerical_gradient, rounded
 from keras import ops
 
@@ -82,10 +82,8 @@ def test_mean_over_real_steps(case, run, dtype, assert_close):
     y_pred, exact = rounded(case.y_pred, dtype)
     loss = run(case.loss(dtype=None if dtype != "float64" else dtype), case.y_true, y_pred)
     assert loss.shape == ()
-    assert loss.dtype == ("float64" if dtype == "float64" else "float32")
-    np.testing.assert_allclose(
-        loss, case.expected(exact), rtol=1e-12 if dtype == "float64" else 2e-6
-    )
+    assert dtype_of(loss) == ("float64" if dtype == "float64" else "float32")
+    assert_allclose(loss, case.expected(exact), rtol=1e-12 if dtype == "float64" else 2e-6)
 
 
 def test_gradient(case):
@@ -93,7 +91,7 @@ def test_gradient(case):
     loss = case.loss()
     (gradient,) = to_numpy(differentiate(lambda y_pred: loss(case.y_true, y_pred), [case.y_pred]))
     expected = numerical_gradient(lambda x: loss(case.y_true, x), case.y_pred)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
+    assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
     assert (gradient[~case.real] == 0).all()
 
 
@@ -107,7 +105,7 @@ def test_steps_that_are_not_real_may_hold_anything(case, run, rng):
     value, gradient = run(
         lambda y, x: value_and_gradient(case.loss("float32"), y, x), case.y_true, spoiled
     )
-    np.testing.assert_allclose(value, case.expected(), rtol=2e-6)
+    assert_allclose(value, case.expected(), rtol=2e-6)
     assert np.isfinite(gradient).all()
 
 
@@ -145,12 +143,12 @@ def test_implicit_masks(case):
     y_pred = tensor(case.y_pred)
     same = Carry(tensor(case.real))(y_pred)
     assert same._keras_mask is not None
-    np.testing.assert_allclose(case.loss()(case.y_true, same), case.expected(), rtol=1e-12)
+    assert_allclose(case.loss()(case.y_true, same), case.expected(), rtol=1e-12)
 
     shorter = case.real.copy()
     shorter[1, 4] = False
     hidden = shorter if case.y_true.ndim == 2 else shorter[..., None]
-    np.testing.assert_allclose(
+    assert_allclose(
         case.loss()(case.y_true, Carry(tensor(shorter))(y_pred)),
         case.expected(y_true=case.y_true * hidden),
         rtol=1e-12,
@@ -169,16 +167,16 @@ def test_sample_weights(case, rng, shape, masked):
     def value(reduction):
         return case.loss(reduction=reduction)(case.y_true, y_pred, sample_weight=weights)
 
-    np.testing.assert_allclose(value("sum_over_batch_size"), expected, rtol=1e-12)
-    np.testing.assert_allclose(value("mean"), expected, rtol=1e-12)
-    np.testing.assert_allclose(value("sum"), expected * count, rtol=1e-12)
-    np.testing.assert_allclose(
+    assert_allclose(value("sum_over_batch_size"), expected, rtol=1e-12)
+    assert_allclose(value("mean"), expected, rtol=1e-12)
+    assert_allclose(value("sum"), expected * count, rtol=1e-12)
+    assert_allclose(
         value("mean_with_sample_weight"), expected * count / whole[case.real].sum(), rtol=1e-12
     )
     steps = to_numpy(value(None))
     assert steps.shape == (B, T)
     assert (steps[~case.real] == 0).all()
-    np.testing.assert_allclose(steps.sum(), expected * count, rtol=1e-12)
+    assert_allclose(steps.sum(), expected * count, rtol=1e-12)
 
 
 def test_padding_changes_nothing(case):
@@ -186,7 +184,7 @@ def test_padding_changes_nothing(case):
     wider = [(0, 1), (0, 2)]
     y_true = np.pad(case.y_true, wider + [(0, 0)] * (case.y_true.ndim - 2))
     y_pred = np.pad(case.y_pred, [*wider, (0, 0)], constant_values=0.5)
-    np.testing.assert_allclose(case.loss()(y_true, y_pred), case.expected(), rtol=1e-12)
+    assert_allclose(case.loss()(y_true, y_pred), case.expected(), rtol=1e-12)
 
 
 def test_configs(case):
@@ -219,7 +217,7 @@ def test_unknown_shapes(case):
         for part in (slice(None), slice(0, 1)):
             expected = case.expected(case.y_pred[part], case.y_true[part])
             value = function(case.y_true[part], case.y_pred[part])
-            np.testing.assert_allclose(value, expected, rtol=1e-12)
+            assert_allclose(value, expected, rtol=1e-12)
 
 
 # Cross-entropy
@@ -233,10 +231,10 @@ def test_cross_entropy_is_that_of_keras(rng, smoothing):
         from_logits=True, label_smoothing=smoothing, dtype="float64"
     )(np.eye(V)[ids], logits)
     loss = MaskedCrossEntropy(label_smoothing=smoothing, dtype="float64")
-    np.testing.assert_allclose(loss(ids, logits), expected, rtol=1e-12)
+    assert_allclose(loss(ids, logits), expected, rtol=1e-12)
     probabilities = keras.ops.softmax(logits)
     loss = MaskedCrossEntropy(label_smoothing=smoothing, from_logits=False, dtype="float64")
-    np.testing.assert_allclose(loss(ids, probabilities), expected, rtol=1e-12)
+    assert_allclose(loss(ids, probabilities), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("pad_token", [0, 2, -1, V + 5, None])
@@ -246,7 +244,7 @@ def test_pad_tokens(rng, pad_token):
     ids[0, 1:3] = 1 if pad_token is None else pad_token
     loss = MaskedCrossEntropy(pad_token=pad_token, dtype="float64")
     expected = ref.mean(ref.cross_entropy, ids, logits, pad_token=pad_token)
-    np.testing.assert_allclose(loss(ids, logits), expected, rtol=1e-12)
+    assert_allclose(loss(ids, logits), expected, rtol=1e-12)
 
 
 def test_ids_are_not_rounded(rng):
@@ -255,7 +253,7 @@ def test_ids_are_not_rounded(rng):
     for ids in ([[2049, 0]], [[2049.0, 0.0]]):
         expected = ref.mean(ref.cross_entropy, np.array(ids), logits)
         loss = MaskedCrossEntropy(dtype="float16")(np.array(ids), logits)
-        np.testing.assert_allclose(loss, expected, rtol=1e-6)
+        assert_allclose(loss, expected, rtol=1e-6)
 
 
 def test_extreme_logits(run):
@@ -264,7 +262,7 @@ def test_extreme_logits(run):
     value, gradient = run(
         lambda x: value_and_gradient(MaskedCrossEntropy(reduction="sum"), [[2, 1, 1]], x), logits
     )
-    np.testing.assert_allclose(value, np.log1p(np.exp(-1)) + 2e30 + 3e4, rtol=1e-6)
+    assert_allclose(value, np.log1p(np.exp(-1)) + 2e30 + 3e4, rtol=1e-6)
     assert np.isfinite(gradient).all()
 
 
@@ -330,7 +328,7 @@ def test_weights_of_zero_on_a_link(half):
     """Keep loss and gradients finite, in the dtype of the weights."""
     weights = ops.cast([[[1.0, 0.0], [1 - 1e-6, 1e-6]]], half)
     value, gradient = value_and_gradient(GuidedAlignmentLoss(), [[[0, 1], [0, 1]]], weights)
-    assert gradient.dtype == half
+    assert dtype_of(gradient) == half
     assert np.isfinite(value) and np.isfinite(to_numpy(gradient)).all()
 
 
@@ -388,12 +386,12 @@ def test_fit_save_and_load(rng, tmp_path, policy):
     assert loaded.loss["logits"].label_smoothing == 0.1
     assert loaded.loss["weights"].kind == "squared"
     expected = model.evaluate(x, y, batch_size=8, verbose=0)
-    np.testing.assert_allclose(loaded.evaluate(x, y, batch_size=8, verbose=0), expected, rtol=1e-6)
+    assert_allclose(loaded.evaluate(x, y, batch_size=8, verbose=0), expected, rtol=1e-6)
     if policy == "float32":
         predicted = {name: to_numpy(value) for name, value in model(x).items()}
         logits = ref.mean(ref.cross_entropy, y["logits"], predicted["logits"], smoothing=0.1)
         guided = ref.mean(ref.guided, y["weights"], predicted["weights"], kind="squared")
-        np.testing.assert_allclose(expected[0], logits + 0.5 * guided, rtol=1e-5)
+        assert_allclose(expected[0], logits + 0.5 * guided, rtol=1e-5)
 
 
 def test_fit_by_hand_in_two_batches(rng):
@@ -411,4 +409,4 @@ def test_fit_by_hand_in_two_batches(rng):
         ]
         expected = (6 * means[0] + 2 * means[1]) / 8
         found = model.evaluate(x, {"logits": y["logits"]}, batch_size=6, verbose=0)
-        np.testing.assert_allclose(np.ravel(found)[0], expected, rtol=1e-5)
+        assert_allclose(np.ravel(found)[0], expected, rtol=1e-5)

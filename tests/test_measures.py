@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import reference_measures as ref
-from backend import tensor
+from backend import assert_allclose, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -51,7 +51,7 @@ def test_against_the_reference(measure, reference, options, case):
     weights, query_mask, value_mask = case
     actual = measure(weights, query_mask, value_mask, **options)
     expected = [reference(*sentence, **options) for sentence in zip(*case, strict=True)]
-    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+    assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
     # One sentence alone, and without masks where all is real.
     alone = measure(weights[0], query_mask[0], value_mask[0], **options)
     np.testing.assert_array_equal(alone, actual[0])
@@ -75,7 +75,7 @@ def test_padding_changes_nothing(measure, reference, options, case, more):
     )
     actual = actual[:, :S] if measure is coverage_vector else actual
     expected = measure(weights, query_mask, value_mask, **options)
-    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+    assert_allclose(actual, expected, rtol=1e-12)
 
 
 def test_by_hand():

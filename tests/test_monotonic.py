@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference_normalizers as ref
 import tensorflow as tf
-from backend import differentiate, tensor, to_numpy
+from backend import assert_allclose, differentiate, dtype_of, tensor, to_numpy
 from conftest import MODES as WAYS
 from conftest import numerical_gradient, rounded
 from hypothesis import given, settings
@@ -40,7 +40,7 @@ def test_references_agree(rng):
     """The recurrence is what the process does on average."""
     for p, previous in zip(*some(rng, 4, 5), strict=True):
         expected = ref.monotonic(p, previous)
-        np.testing.assert_allclose(ref.monotonic_by_sampling(p, previous), expected, atol=1e-14)
+        assert_allclose(ref.monotonic_by_sampling(p, previous), expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("kind", SOFT)
@@ -48,7 +48,7 @@ def test_weights(kind, run, rng, dtype, assert_close):
     (p, exact), (previous, exact_previous) = (rounded(x, dtype) for x in some(rng, B, S))
     weights = run(lambda *x: monotonic_weights(*x, mode=kind), p, previous)
     assert_close(weights, rows(ref.monotonic, exact, exact_previous), dtype)
-    assert weights.dtype == ("float64" if dtype == "float64" else "float32")
+    assert dtype_of(weights) == ("float64" if dtype == "float64" else "float32")
 
 
 @pytest.mark.parametrize("kind", [*SOFT, "hard"])
@@ -95,7 +95,7 @@ def test_parallel_equals_recursive(p, seed):
     previous = np.random.default_rng(seed).dirichlet(np.ones(S), size=2).astype("float32")
     parallel = to_numpy(monotonic_weights(p, previous, "parallel"))
     recursive = to_numpy(monotonic_weights(p, previous, "recursive"))
-    np.testing.assert_allclose(parallel, recursive, rtol=2e-6, atol=1e-7)
+    assert_allclose(parallel, recursive, rtol=2e-6, atol=1e-7)
     assert (parallel >= 0).all()
     assert (parallel.sum(-1) <= 1 + 1e-6).all()
 
@@ -110,7 +110,7 @@ def test_long_rows_in_float32(kind, rng, offset, scale):
     weights = monotonic_weights(*variables, mode=kind)
     gradients = differentiate(lambda *x: monotonic_weights(*x, mode=kind) ** 2, variables)
     expected = rows(ref.monotonic, p, previous)
-    np.testing.assert_allclose(weights, expected, rtol=5e-6, atol=1e-12)
+    assert_allclose(weights, expected, rtol=5e-6, atol=1e-12)
     assert all(np.isfinite(gradient).all() for gradient in to_numpy(gradients))
 
 
@@ -121,7 +121,7 @@ def test_gradients(kind, rng):
     mask = rng.random((B, S)) < 0.7
 
     def number(scores, previous):
-        return ops.sum(monotonic_attention(scores, previous, mask, kind) * cotangent)
+        return ops.sum(monotonic_attention(scores, previous, mask, kind) * tensor(cotangent))
 
     gradients = differentiate(number, [scores, previous])
 
@@ -130,7 +130,7 @@ def test_gradients(kind, rng):
         numerical_gradient(lambda x: number(scores, x), previous),
     ]
     for found, wanted in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-8)
+        assert_allclose(found, wanted, rtol=1e-7, atol=1e-8)
     assert (to_numpy(gradients[0])[~mask] == 0).all()
 
 
@@ -152,7 +152,7 @@ def test_hard_is_the_limit_of_large_scores(seed):
         assert np.array_equal(hard, rows(ref.monotonic_hard, p, previous))
         for kind in SOFT:
             soft = to_numpy(monotonic_attention(1e3 * scores, previous, mask, kind))
-            np.testing.assert_allclose(soft, hard, atol=1e-6)
+            assert_allclose(soft, hard, atol=1e-6)
         previous, scores = hard, draw()
 
 
@@ -192,14 +192,14 @@ def test_masked_entries(kind, run, rng):
     for row, kept, found in zip(scores, mask, weights, strict=True):
         if kept.any():
             alone = monotonic_attention(row[kept], monotonic_start(row[kept]), mode=kind)
-            np.testing.assert_allclose(found[kept], alone, rtol=2e-6)
+            assert_allclose(found[kept], alone, rtol=2e-6)
 
 
 def test_start(run, dtype):
     mask = [[0, 1, 1], [1, 1, 0], [0, 0, 0]]
     start = run(lambda x: monotonic_start(x, mask), ops.zeros((3, 3), dtype))
     assert start.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
-    assert start.dtype == ("float64" if dtype == "float64" else "float32")
+    assert dtype_of(start) == ("float64" if dtype == "float64" else "float32")
     assert to_numpy(monotonic_start(np.ones((2, 3)))).tolist() == [[1, 0, 0]] * 2
     assert monotonic_start(np.ones((2, 0))).shape == (2, 0)
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import reference_normalizers as normalizers_ref
-from backend import differentiate, tensor, to_numpy, variable_of
+from backend import assert_allclose, differentiate, dtype_of, tensor, to_numpy, variable_of
 from conftest import MODES, assert_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -189,7 +189,7 @@ def test_gradients_are_the_numerical_ones(rng):
             training=True,
         )
         flat = keras.tree.flatten(results)
-        return sum(ops.sum(f * x) for f, x in zip(factors, flat, strict=True))
+        return sum(ops.sum(tensor(f) * x) for f, x in zip(factors, flat, strict=True))
 
     assert_gradients(loss, given + layer.trainable_weights, 1e-5)
 
@@ -217,9 +217,9 @@ def test_half_precision(policy, rng):
     exact = make("float64", noise=0.0)
     expected = weights_of(exact, query, value, training=True)
     weights = weights_of(layer, query, value, training=True)
-    assert weights.dtype == policy.removeprefix("mixed_")
+    assert dtype_of(weights) == policy.removeprefix("mixed_")
     limit = 0.02 if "bf" not in policy else 0.1
-    np.testing.assert_allclose(to_numpy(weights), expected, atol=limit)
+    assert_allclose(to_numpy(weights), expected, atol=limit)
 
 
 def test_padding_changes_nothing(rng):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from backend import compiled, differentiate, to_numpy
+from backend import assert_allclose, compiled, differentiate, tensor, to_numpy
 from conftest import MODES, numerical_gradient, rounded
 from keras import ops
 from test_layers import (
@@ -257,12 +257,12 @@ def test_gradients_of_grouped_heads(rng):
     layer = built(4, 1, num_key_value_heads=2, shapes=shapes, dtype="float64")
     query, value = (rng.normal(size=shape) for shape in shapes)
     weights_of_sum = rng.normal(size=(1, 2, 3))
-    loss = compiled(lambda query, value: ops.sum(layer(query, value) * weights_of_sum))
+    loss = compiled(lambda query, value: ops.sum(layer(query, value) * tensor(weights_of_sum)))
     by_query, by_value = to_numpy(differentiate(loss, [query, value]))
-    np.testing.assert_allclose(
+    assert_allclose(
         by_query, numerical_gradient(lambda x: loss(x, value), query), rtol=1e-6, atol=1e-8
     )
-    np.testing.assert_allclose(
+    assert_allclose(
         by_value, numerical_gradient(lambda x: loss(query, x), value), rtol=1e-6, atol=1e-8
     )
 
@@ -603,4 +603,4 @@ def test_quantised_projections(rng, steps):
     model.quantize("int8")
     found = np.asarray(model(x))
     assert not np.array_equal(found, expected)
-    np.testing.assert_allclose(found, expected, atol=0.1 * np.abs(expected).max())
+    assert_allclose(found, expected, atol=0.1 * np.abs(expected).max())

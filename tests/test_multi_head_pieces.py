@@ -8,7 +8,7 @@ import pytest
 import reference_pieces as ref
 import reference_positions as places
 import tensorflow as tf
-from backend import differentiate, dtype_of, tensor, to_numpy
+from backend import assert_allclose, differentiate, dtype_of, tensor, to_numpy
 from conftest import MODES, assert_gradients, numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -143,7 +143,7 @@ def close(actual, wanted, dtype="float32"):
     limit = LIMITS[dtype]
     for a, w in zip(actual, wanted, strict=True):
         assert a.shape == w.shape
-        np.testing.assert_allclose(to_numpy(a), w, rtol=limit, atol=limit)
+        assert_allclose(to_numpy(a), w, rtol=limit, atol=limit)
 
 
 def every_head(mask):
@@ -196,7 +196,7 @@ def test_each_piece_in_every_dtype(rng, dtype, name):
     )
     wanted = expected(layer, exact_query, exact_value, value_mask=VALUE_MASK)
     output, weights = layer(query, value, value_mask=VALUE_MASK, return_attention_scores=True)
-    assert output.dtype == weights.dtype == dtype
+    assert dtype_of(output) == dtype_of(weights) == dtype
     close((output, weights), wanted, dtype)
     alone = layer(query, value, value_mask=VALUE_MASK)
     np.testing.assert_array_equal(to_numpy(alone), to_numpy(output))
@@ -445,7 +445,7 @@ def test_gradients_are_those_of_finite_differences(rng, name):
     options = {"query_mask": QUERY_MASK, "positions": COUNTED, "use_causal_mask": True}
 
     def loss(x):
-        return ops.sum(layer(x, **options) * out)
+        return ops.sum(layer(x, **options) * tensor(out))
 
     variables = layer.trainable_variables
     gradient, *others = to_numpy(differentiate(loss, [x], variables))
@@ -474,7 +474,9 @@ def test_gradient_of_one_sink(rng):
 
     piece.sinks.assign(rng.normal(size=N))
     assert_gradients(
-        lambda: ops.sum(piece(scores, mask=np.arange(5) < 4) * weight), piece.variables, 1e-6
+        lambda: ops.sum(piece(scores, mask=np.arange(5) < 4) * tensor(weight)),
+        piece.variables,
+        1e-6,
     )
 
 
@@ -500,7 +502,7 @@ def test_sinks_by_themselves(rng, dtype):
         for b, n, t in np.ndindex(B, N, 3):
             sink = float(np.clip(piece.sinks[n], -500, 500))
             row = ref.softmax_with_sink(exact_scores[b, n, t], allowed[b, n, t], sink)
-            np.testing.assert_allclose(weights[b, n, t], row, rtol=1e-5, atol=1e-6)
+            assert_allclose(weights[b, n, t], row, rtol=1e-5, atol=1e-6)
         assert np.all(weights[:, 2] == 0)
 
 

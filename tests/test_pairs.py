@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from backend import tensor
+from backend import assert_allclose, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -81,6 +81,6 @@ def test_sizes_of_a_graph(what, sizes):
 def test_slopes_are_a_bias():
     slopes = tensor([0.5, 2.0])[:, None, None]
     bias = Pairs(slopes=slopes, bias=ops.ones((2, 1, 3)), sizes=(2, 3)).merged().bias
-    np.testing.assert_allclose(bias[0], [[0.5, 1.0, 0.5], [0.0, 0.5, 1.0]])
-    np.testing.assert_allclose(bias[1], [[-1.0, 1.0, -1.0], [-3.0, -1.0, 1.0]])
+    assert_allclose(bias[0], [[0.5, 1.0, 0.5], [0.0, 0.5, 1.0]])
+    assert_allclose(bias[1], [[-1.0, 1.0, -1.0], [-3.0, -1.0, 1.0]])
     assert Pairs(slopes=slopes, sizes=(2, 3)).map(lambda x: x).merged().mask is None

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference_positions as ref
 import tensorflow as tf
-from backend import differentiate, tensor, to_numpy
+from backend import assert_allclose, differentiate, dtype_of, tensor, to_numpy
 from conftest import numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,7 +59,7 @@ def test_sizes_of_the_sinusoidal_encoding(size, assert_close):
 
 def test_base_and_dtype_of_the_sinusoidal_encoding(assert_close):
     encoding = sinusoidal_encoding([3, 9], 6, base=100.0)
-    assert encoding.dtype == "float32"
+    assert dtype_of(encoding) == "float32"
     assert_close(encoding, ref.sinusoidal([3, 9], 6, 100.0))
 
 
@@ -70,7 +70,7 @@ def test_the_encoding_of_a_shift_is_a_rotation():
     first, later = (to_numpy(sinusoidal_encoding(np.arange(9) + k, size)) for k in (0, shift))
     sin, cos = first[:, 0::2], first[:, 1::2]
     turned = sin * np.cos(angles) + cos * np.sin(angles)
-    np.testing.assert_allclose(later[:, 0::2], turned, atol=1e-6)
+    assert_allclose(later[:, 0::2], turned, atol=1e-6)
 
 
 @pytest.mark.parametrize("far", [100_000, 16_000_000, 2**31 - 1])
@@ -78,7 +78,7 @@ def test_angles_are_exact_far_away(run, far, assert_close):
     """In float32 the product of position and frequency alone would be wrong by 0.004 at 100,000."""
     positions = np.array([far, far - 1, far - 77], "int32")
     actual = run(lambda p: sinusoidal_encoding(p, 16), positions)
-    np.testing.assert_allclose(actual, ref.sinusoidal(positions, 16), atol=2e-6)
+    assert_allclose(actual, ref.sinusoidal(positions, 16), atol=2e-6)
 
 
 # Rotary positions.
@@ -92,7 +92,7 @@ def test_rotate(run, rng, dtype, interleaved, positions, assert_close):
     expected = ref.rotate(exact, inserted, ref.frequencies(H), interleaved)
     actual = run(lambda x, p: rotate(x, p, interleaved=interleaved), x, positions)
     assert_close(actual, expected, dtype)
-    assert rotate(x, positions, interleaved=interleaved).dtype == x.dtype
+    assert dtype_of(rotate(x, positions, interleaved=interleaved)) == dtype_of(x)
 
 
 @pytest.mark.parametrize("shape", [(T, H), (B, T, H), (B, N, T, H), (B, N, G, T, H)], ids=str)
@@ -111,7 +111,7 @@ def test_ranks(rng, shape, assert_close):
 def test_scaling(name, size, base):
     scaling, expected = SCALINGS[name]
     frequencies, factor = rotary_frequencies(size, base, scaling)
-    np.testing.assert_allclose(frequencies, expected(size, base), rtol=1e-13)
+    assert_allclose(frequencies, expected(size, base), rtol=1e-13)
     assert factor == pytest.approx(0.1 * np.log(8) + 1 if "yarn" in name else 1.0, rel=1e-15)
 
 
@@ -160,7 +160,7 @@ def test_scores_depend_on_the_difference_only(p, q, shift, scaling, interleaved,
         to_numpy(piece.rotate(query, [p + d])) @ to_numpy(piece.rotate(key, [q + d])).T
         for d in (0, shift)
     )
-    np.testing.assert_allclose(here, there, rtol=1e-5, atol=1e-5)
+    assert_allclose(here, there, rtol=1e-5, atol=1e-5)
 
 
 @settings(max_examples=25, deadline=None)
@@ -173,7 +173,7 @@ def test_norms_stay(position, scaling, interleaved):
     x = np.random.default_rng(1).normal(size=(1, 8)).astype("float32")
     piece = RotaryPosition(scaling=SCALINGS[scaling][0], interleaved=interleaved)
     turned = to_numpy(piece.rotate(x, [position]))
-    np.testing.assert_allclose(np.linalg.norm(turned), np.linalg.norm(x), rtol=1e-6)
+    assert_allclose(np.linalg.norm(turned), np.linalg.norm(x), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -211,7 +211,7 @@ def test_gradient_of_a_rotation_is_the_rotation_back(run, rng, assert_close):
     x, cotangent = rng.normal(size=(2, B, T, H))
 
     def gradient(x):
-        return differentiate(lambda x: rotate(x, PACKED) * cotangent, [x])[0]
+        return differentiate(lambda x: rotate(x, PACKED) * tensor(cotangent), [x])[0]
 
     assert_close(run(gradient, x), ref.rotate(cotangent, -PACKED, ref.frequencies(H)), "float64")
 
@@ -252,7 +252,7 @@ def test_steps_of_positions_do_not_broadcast_in_a_graph():
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 32, 71])
 def test_slopes(heads):
     assert alibi_slopes(heads).shape == (heads,)
-    np.testing.assert_allclose(alibi_slopes(heads), ref.slopes(heads), rtol=1e-13)
+    assert_allclose(alibi_slopes(heads), ref.slopes(heads), rtol=1e-13)
 
 
 def test_slopes_that_the_paper_names():
@@ -273,12 +273,12 @@ def test_alibi(run, heads, assert_close):
 
 
 def test_dtypes_of_biases(assert_close):
-    assert ALiBi().bias([0, 1], [0], 3).dtype == "float32"
+    assert dtype_of(ALiBi().bias([0, 1], [0], 3)) == "float32"
     exact = ALiBi().bias([0, 100_000], [0], 3, dtype="float64")
     assert_close(exact, ref.alibi([0, 100_000], [0], 3)[None], "float64")
     for policy in ("float32", "mixed_float16", "bfloat16", "float64"):
         bias = RelativeBias(num_heads=2, dtype=policy)(np.arange(3))
-        assert bias.dtype == ("float64" if policy == "float64" else "float32")
+        assert dtype_of(bias) == ("float64" if policy == "float64" else "float32")
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -341,14 +341,16 @@ def test_gradient_of_the_relative_bias(run, rng):
     cotangent = rng.normal(size=(B, N, T, S))
 
     def gradient(q, k):
-        return differentiate(lambda: piece(q, k) ** 2 * cotangent, variables=piece.variables)[0]
+        return differentiate(
+            lambda: piece(q, k) ** 2 * tensor(cotangent), variables=piece.variables
+        )[0]
 
     def loss(weight):
         bias = [ref.relative_bias(row, key, weight, furthest=20) for row in query]
         return np.sum(np.stack(bias) ** 2 * cotangent)
 
     expected = numerical_gradient(loss, piece.get_weights()[0])
-    np.testing.assert_allclose(run(gradient, query, key), expected, rtol=1e-6, atol=1e-8)
+    assert_allclose(run(gradient, query, key), expected, rtol=1e-6, atol=1e-8)
 
 
 def test_relative_bias_in_a_functional_model(tmp_path):
@@ -426,8 +428,8 @@ def test_mixed_precision_keeps_the_bias_in_float32():
     """Inside a float16 layer too, where Keras casts the variables that are read."""
     layer = Owner("relative", dtype="mixed_float16")
     bias = layer(np.ones((1, T, H), "float16"))
-    assert bias.dtype == "float32"
-    assert layer.position.weight.dtype == "float32"
+    assert dtype_of(bias) == "float32"
+    assert dtype_of(layer.position.weight) == "float32"
 
 
 # Bad input.

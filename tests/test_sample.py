@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference_search as ref
 import tensorflow as tf
-from backend import tensor
+from backend import assert_allclose, tensor
 from conftest import MODES
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,7 +68,7 @@ def test_frequencies(settings):
     result = draw(distribution(PROBABILITIES), np.zeros(20000, "int32"), **settings)
     ids = np.asarray(result.ids)[:, 0]
     check_counts(np.bincount(ids, minlength=5), shares(PROBABILITIES, **settings))
-    np.testing.assert_allclose(result.scores, np.log(PROBABILITIES)[ids], rtol=1e-5)
+    assert_allclose(result.scores, np.log(PROBABILITIES)[ids], rtol=1e-5)
 
 
 def test_wrong_frequencies_are_noticed():
@@ -140,7 +140,7 @@ def test_the_limit_is_greedy_search(sharp, rules, rng):
     found = sample(model.step, states, starts, END, 6, pad_token=PAD, seed=1, **sharp, **rules)
     assert len(set(np.asarray(greedy.lengths))) > 1
     for a, b in zip(found, greedy, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 # Seeds
@@ -197,8 +197,8 @@ def test_nothing_depends_on_the_rest_of_the_batch(mode, rng):
         other_states[:rows], other_starts[:rows] = states[:rows], starts[:rows]
         among_others = run(tensor(other_states), tensor(other_starts))
         for all_rows, a, b in zip(whole, few, among_others, strict=True):
-            np.testing.assert_allclose(a, all_rows[:rows], rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(b[:rows], all_rows[:rows], rtol=1e-5, atol=1e-6)
+            assert_allclose(a, all_rows[:rows], rtol=1e-5, atol=1e-6)
+            assert_allclose(b[:rows], all_rows[:rows], rtol=1e-5, atol=1e-6)
 
 
 # Scores, results
@@ -220,9 +220,9 @@ def test_scores_are_those_of_the_model(rng):
         for t, token in enumerate(ids[b, :made]):
             logits, state, row = model.reference_step(last, state)
             score, last = score + ref.log_softmax(logits)[token], token
-            np.testing.assert_allclose(result.attention_scores[b, t], row, atol=1e-5)
+            assert_allclose(result.attention_scores[b, t], row, atol=1e-5)
         assert (np.asarray(result.attention_scores)[b, made:] == 0).all()
-        np.testing.assert_allclose(result.scores[b], score, rtol=1e-5)
+        assert_allclose(result.scores[b], score, rtol=1e-5)
 
 
 def test_several_results(rng):
@@ -254,7 +254,7 @@ def test_modes_unknown_and_empty_batches(rng):
     for a, b in zip(
         run(states, starts), sample(model.step, states, starts, END, 5, **more), strict=True
     ):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     for empty in (run, run.python_function):
         result = empty(ops.zeros((0, model.H)), ops.zeros((0,), "int64"))
         assert [tuple(x.shape) for x in result] == [(0, 2, 5), (0, 2), (0, 2), (0, 2, 5, model.S)]
@@ -275,7 +275,7 @@ def test_rules_hold():
         pairs = list(zip(row[:length], row[1:length], strict=False))
         assert len(set(pairs)) == len(pairs)
     made = np.minimum(lengths + 1, 9)
-    np.testing.assert_allclose(result.scores, made * np.log(0.2), rtol=1e-5)
+    assert_allclose(result.scores, made * np.log(0.2), rtol=1e-5)
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 5.0}, {"top_k": 4}, {"top_p": 0.999}])
@@ -310,7 +310,7 @@ def test_a_row_without_a_possible_token_ends(search, cause, mode):
     assert (result.attention_scores[0, made:] == 0).all()
     if cause != "rules":
         assert result.lengths[1] == 5
-        np.testing.assert_allclose(result.scores[1], 5 * np.log(1 / 3), rtol=1e-5)
+        assert_allclose(result.scores[1], 5 * np.log(1 / 3), rtol=1e-5)
 
 
 # Errors

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from backend import tensor
+from backend import assert_allclose, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_schedules import paper, warmup_cosine
@@ -24,7 +24,7 @@ def test_inverse_square_root_is_that_of_the_paper(run, d_model, warmup_steps):
     schedule = InverseSquareRoot((d_model * warmup_steps) ** -0.5, warmup_steps)
     rates = run(schedule, numbers - 1)
     expected = [paper(float(n), d_model, warmup_steps) for n in numbers]
-    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+    assert_allclose(rates, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.05, 1.0])
@@ -32,7 +32,7 @@ def test_warmup_cosine(run, floor):
     numbers = np.arange(1, 120)
     rates = run(WarmupCosine(0.002, 11, 97, floor), numbers - 1)
     expected = [warmup_cosine(n, 0.002, 11, 97, floor) for n in numbers]
-    np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-9)
+    assert_allclose(rates, expected, rtol=1e-5, atol=1e-9)
 
 
 @settings(max_examples=25, deadline=None)
@@ -44,11 +44,11 @@ def test_up_to_the_peak_and_down(warmup, more, floor, peak):
         (InverseSquareRoot(peak, warmup), peak * (warmup / len(steps)) ** 0.5),
     ):
         rates = np.asarray(schedule(steps), "float64")
-        np.testing.assert_allclose(rates[warmup - 1], peak, rtol=1e-6)
+        assert_allclose(rates[warmup - 1], peak, rtol=1e-6)
         assert rates.max() <= peak * (1 + 1e-6) and rates.min() >= 0 and rates[0] > 0
         assert (np.diff(rates[:warmup]) > 0).all()
         assert (np.diff(rates[warmup - 1 :]) <= 1e-6 * peak).all()
-        np.testing.assert_allclose(rates[-1], last, rtol=1e-5, atol=1e-6 * peak)
+        assert_allclose(rates[-1], last, rtol=1e-5, atol=1e-6 * peak)
 
 
 def test_the_rates_of_a_training(schedule):

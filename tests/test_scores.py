@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from backend import differentiate, to_numpy
+from backend import assert_allclose, differentiate, dtype_of, tensor, to_numpy
 from conftest import SCORES, TOLERANCES, numerical_gradient, rounded
 from keras import ops
 
@@ -80,7 +80,7 @@ def test_empty_sequences(rng, score, T, S):
 def test_dtype_of_scores(rng, score, dtype):
     """Float32 at least, and float64 stays."""
     tensors, _ = draw(rng, score, dtype=dtype)
-    assert score.function(**tensors).dtype == ("float64" if dtype == "float64" else "float32")
+    assert dtype_of(score.function(**tensors)) == ("float64" if dtype == "float64" else "float32")
 
 
 @pytest.mark.tensorflow_only("sizes that a graph does not know")
@@ -107,7 +107,7 @@ def test_gradients(rng, score):
     cotangent = rng.normal(size=(2, 3))
 
     def total(arguments):
-        return ops.sum(score.function(**arguments) * cotangent)
+        return ops.sum(score.function(**arguments) * tensor(cotangent))
 
     found = differentiate(
         lambda *tensors: total(dict(zip(arguments, tensors, strict=True))), arguments.values()
@@ -116,7 +116,7 @@ def test_gradients(rng, score):
         expected = numerical_gradient(
             lambda moved, name=name: total({**arguments, name: moved}), arguments[name]
         )
-        np.testing.assert_allclose(gradient, expected, rtol=1e-7, atol=1e-8, err_msg=name)
+        assert_allclose(gradient, expected, rtol=1e-7, atol=1e-8, err_msg=name)
 
 
 def test_scale(assert_close):
@@ -159,7 +159,7 @@ def test_integers_count_as_the_numbers_they_are(name):
     query, key = [[1, 2]], [[3, 5], [0, -1]]
     actual = score.function(query, key, **weights)
     expected = ref.pairwise(score.reference, query, key, **weights)
-    np.testing.assert_allclose(to_numpy(actual), expected, rtol=1e-5)
+    assert_allclose(to_numpy(actual), expected, rtol=1e-5)
 
 
 # Soft cap
@@ -173,19 +173,19 @@ def test_soft_cap(run, rng, dtype, cap, assert_close):
     for index in np.ndindex(*exact.shape):
         expected[index] = float(cap) * math.tanh(exact[index] / float(cap))
     actual = run(lambda scores: soft_cap(scores, cap), scores)
-    np.testing.assert_allclose(actual, expected, rtol=TOLERANCES[dtype], atol=1e-30)
-    assert soft_cap(scores, cap).dtype == dtype
+    assert_allclose(actual, expected, rtol=TOLERANCES[dtype], atol=1e-30)
+    assert dtype_of(soft_cap(scores, cap)) == dtype
 
 
 def test_soft_cap_of_small_and_of_endless_scores():
     """Small ones stay, the others end at the cap; the gradient is 1 - tanh^2, and finite."""
     scores = np.array([1e-4, -1e-4, 3.0, 1e30, np.inf, -np.inf], "float64")
     capped = to_numpy(soft_cap(scores, 3.0))
-    np.testing.assert_allclose(capped[:2], scores[:2], rtol=1e-8)
+    assert_allclose(capped[:2], scores[:2], rtol=1e-8)
     np.testing.assert_array_equal(capped[3:], [3.0, 3.0, -3.0])
     expected = 1 - np.tanh(scores / 3.0) ** 2
     (gradient,) = differentiate(lambda scores: soft_cap(scores, 3.0), [scores])
-    np.testing.assert_allclose(gradient, expected, atol=1e-15)
+    assert_allclose(gradient, expected, atol=1e-15)
 
 
 @pytest.mark.parametrize("cap", [0, -2.0, np.inf, np.nan, True, "3", None])

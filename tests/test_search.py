@@ -6,7 +6,7 @@ import pytest
 import reference as ref
 import reference_search
 import tensorflow as tf
-from backend import compiled, tensor
+from backend import assert_allclose, compiled, dtype_of, tensor
 from conftest import MODES
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,9 +69,9 @@ def check(actual, expected):
     actual = to_numpy(actual)
     np.testing.assert_array_equal(actual.ids, expected.ids)
     np.testing.assert_array_equal(actual.lengths, expected.lengths)
-    np.testing.assert_allclose(actual.scores, expected.scores, rtol=1e-5, atol=1e-5)
+    assert_allclose(actual.scores, expected.scores, rtol=1e-5, atol=1e-5)
     if actual.attention_scores is not None:
-        np.testing.assert_allclose(actual.attention_scores, expected.attention_scores, atol=1e-5)
+        assert_allclose(actual.attention_scores, expected.attention_scores, atol=1e-5)
 
 
 def to_numpy(result):
@@ -140,7 +140,7 @@ def test_dtypes_and_static_shapes(rng):
         tf.TensorSpec((None, H)), tf.TensorSpec((None,), "int32")
     ).structured_outputs
     for result in (greedy_search(step, state, starts, END, L), outputs):
-        assert [x.dtype.name for x in result] == ["int32", "int32", "float32", "float32"]
+        assert [dtype_of(x) for x in result] == ["int32", "int32", "float32", "float32"]
     assert [len(x.shape) for x in outputs] == [2, 1, 1, 3]
 
 
@@ -237,7 +237,7 @@ def test_the_first_of_equals():
 
     result = greedy_search(step, [], [3, 4], END, 3)
     np.testing.assert_array_equal(result.ids, np.zeros((2, 3)))
-    np.testing.assert_allclose(result.scores, [-3 * np.log(V)] * 2, rtol=1e-6)
+    assert_allclose(result.scores, [-3 * np.log(V)] * 2, rtol=1e-6)
 
 
 def test_forbidden_tokens():
@@ -256,8 +256,8 @@ def test_half_precision_logits_are_summed_in_float32(half):
     result = greedy_search(
         lambda tokens, state: (ops.cast([logits] * 2, half), state), [], [3, 4], END, 200
     )
-    assert result.scores.dtype == "float32"
-    np.testing.assert_allclose(result.scores, 200 * ref.log_softmax(exact)[-1], rtol=1e-5)
+    assert dtype_of(result.scores) == "float32"
+    assert_allclose(result.scores, 200 * ref.log_softmax(exact)[-1], rtol=1e-5)
 
 
 def randomize(layer, size):
@@ -317,9 +317,9 @@ def test_scores_are_the_teacher_forced_log_probabilities(kind, rng):
         made = min(result.lengths[b] + 1, 8)  # the end token counts
         for t in range(made):
             scores[b] += ref.log_softmax(logits[b, t])[result.ids[b, t]]
-        np.testing.assert_allclose(result.attention_scores[b, :made], weights[b, :made], atol=1e-5)
+        assert_allclose(result.attention_scores[b, :made], weights[b, :made], atol=1e-5)
         assert np.all(result.attention_scores[b, made:] == 0)
-    np.testing.assert_allclose(result.scores, scores, rtol=1e-5, atol=1e-5)
+    assert_allclose(result.scores, scores, rtol=1e-5, atol=1e-5)
     check(search(memory, mask, 8), result)
 
 
@@ -423,7 +423,7 @@ def test_rules_equal_the_reference(seed, length, n, forbidden, data):
     for b in range(8):
         tokens, score = greedy_by_the_reference(model, states[b], starts[b], length, rules)
         np.testing.assert_array_equal(result.ids[b], tokens + [-1] * (length - len(tokens)))
-        np.testing.assert_allclose(result.scores[b], score, rtol=1e-5, atol=1e-5)
+        assert_allclose(result.scores[b], score, rtol=1e-5, atol=1e-5)
 
 
 def test_rules_in_all_modes(mode, rng):
@@ -448,7 +448,7 @@ def test_rules_do_not_change_the_probabilities():
         step, [], [0], 2, 3, min_length=2, forbidden_tokens=[3], no_repeat_ngram=2
     )
     np.testing.assert_array_equal(result.ids, [[1, 1, 2]])
-    np.testing.assert_allclose(result.scores, [np.log(0.2 * 0.2 * 0.4)], rtol=1e-5)
+    assert_allclose(result.scores, [np.log(0.2 * 0.2 * 0.4)], rtol=1e-5)
 
 
 def test_the_end_comes_early_where_nothing_else_is_possible():
@@ -457,7 +457,7 @@ def test_the_end_comes_early_where_nothing_else_is_possible():
         distribution([0.5, 0.4, 0.1]), [], [0], END, 6, min_length=5, no_repeat_ngram=1
     )
     np.testing.assert_array_equal(result.ids, [[0, 1, END, 0, 0, 0]])
-    np.testing.assert_allclose(result.scores, [np.log(0.5 * 0.4 * 0.1)], rtol=1e-5)
+    assert_allclose(result.scores, [np.log(0.5 * 0.4 * 0.1)], rtol=1e-5)
 
 
 def test_without_an_end_token():

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from backend import tensor, to_numpy
+from backend import assert_allclose, dtype_of, tensor, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,9 +104,9 @@ def assert_steps_equal(model, source=SOURCE, target=TARGET):
     real = target != 0
     logits, weights = stepped(model, source, target)
     at_once = model([source, target], training=False)
-    np.testing.assert_allclose(np.asarray(at_once)[real], logits[real], atol=1e-10)
+    assert_allclose(np.asarray(at_once)[real], logits[real], atol=1e-10)
     (alignment,) = attention_scores_model(model)([source, target], training=False).values()
-    np.testing.assert_allclose(np.asarray(alignment)[real], weights[real], atol=1e-10)
+    assert_allclose(np.asarray(alignment)[real], weights[real], atol=1e-10)
 
 
 # Building and stepping
@@ -162,9 +162,9 @@ def test_padding_changes_nothing(double):
     model = make()
     wide = np.pad(SOURCE, [(0, 0), (0, 3)])
     logits = model([SOURCE, TARGET])
-    np.testing.assert_allclose(model([wide, TARGET]), logits, atol=1e-12)
+    assert_allclose(model([wide, TARGET]), logits, atol=1e-12)
     alone = model([SOURCE[2:, :2], TARGET[2:, :2]])
-    np.testing.assert_allclose(alone, logits[2:, :2], atol=1e-12)
+    assert_allclose(alone, logits[2:, :2], atol=1e-12)
 
 
 def test_the_logits_carry_the_mask_of_the_target():
@@ -253,7 +253,7 @@ def test_xla_trains_as_the_graph_does(name):
         model.compile("sgd", MaskedCrossEntropy(), jit_compile=jit_compile)
         labels = np.roll(TARGET, -1, axis=1)
         losses.append([model.train_on_batch([SOURCE, TARGET], labels) for _ in range(2)])
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert_allclose(*losses, rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_mixed_precision():
     assert len(model.translate(["ab", "cdefabc"], beam_width=2)) == 2
     logits = stepped(model, SOURCE, TARGET)[0][TARGET != 0]
     at_once = np.asarray(model([SOURCE, TARGET]))[TARGET != 0]
-    np.testing.assert_allclose(logits, at_once, atol=0.02)
+    assert_allclose(logits, at_once, atol=0.02)
 
 
 @pytest.mark.slow
@@ -284,7 +284,7 @@ def test_a_schedule_of_sampling_counts_training_steps(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert int(loaded.get_layer("sampling").steps) == 2
-    np.testing.assert_allclose(loaded([SOURCE, TARGET]), model([SOURCE, TARGET]), atol=1e-6)
+    assert_allclose(loaded([SOURCE, TARGET]), model([SOURCE, TARGET]), atol=1e-6)
 
 
 # Saving
@@ -308,7 +308,7 @@ def test_saved_and_cloned_models_translate_the_same(eager, tmp_path, name):
         translations = other.translate(texts, details=True, **search)
         for got, wanted in zip(translations, expected, strict=True):
             assert got.text == wanted.text
-            np.testing.assert_allclose(got.score, wanted.score, rtol=1e-4)
+            assert_allclose(got.score, wanted.score, rtol=1e-4)
 
 
 def test_a_copy_by_keras_computes_the_same():
@@ -316,7 +316,7 @@ def test_a_copy_by_keras_computes_the_same():
     clone = keras.models.clone_model(model)  # a plain Functional model
     clone.set_weights(model.get_weights())
     inputs = [SOURCE, TARGET]
-    np.testing.assert_allclose(clone(inputs), model(inputs), atol=1e-6)
+    assert_allclose(clone(inputs), model(inputs), atol=1e-6)
 
 
 def test_without_attention_the_translations_have_no_weights(eager):
@@ -376,8 +376,8 @@ def test_a_translation_does_not_depend_on_the_others(texts, beam_width):
         (alone,) = model.translate([text], beam_width=beam_width, details=True)
         assert alone.text == found.text
         assert alone.target_tokens == found.target_tokens
-        np.testing.assert_allclose(alone.score, found.score, rtol=1e-5)
-        np.testing.assert_allclose(alone.attention_scores, found.attention_scores, atol=1e-5)
+        assert_allclose(alone.score, found.score, rtol=1e-5)
+        assert_allclose(alone.attention_scores, found.attention_scores, atol=1e-5)
 
 
 _MODELS = []
@@ -412,9 +412,9 @@ def test_search_does_not_depend_on_padding(beam_width):
         model.search(ids, max_length=6, beam_width=beam_width) for ids in (SOURCE, wide)
     )
     np.testing.assert_array_equal(narrow.ids, wide.ids)
-    np.testing.assert_allclose(narrow.scores, wide.scores, rtol=1e-6)
-    np.testing.assert_allclose(wide.attention_scores[..., 5:], 0)
-    np.testing.assert_allclose(narrow.attention_scores, wide.attention_scores[..., :5], atol=1e-9)
+    assert_allclose(narrow.scores, wide.scores, rtol=1e-6)
+    assert_allclose(wide.attention_scores[..., 5:], 0)
+    assert_allclose(narrow.attention_scores, wide.attention_scores[..., :5], atol=1e-9)
 
 
 def test_what_was_translated_before_does_not_matter():
@@ -469,7 +469,7 @@ def test_beam_of_one_equals_greedy():
     # With `num_results` it is the beam search that runs.
     beam = [x[0] for x in model.translate(texts, num_results=1, details=True, max_length=6)]
     assert [x.text for x in beam] == [x.text for x in greedy]
-    np.testing.assert_allclose([x.score for x in beam], [x.score for x in greedy], rtol=1e-6)
+    assert_allclose([x.score for x in beam], [x.score for x in greedy], rtol=1e-6)
 
 
 def test_a_beam_wider_than_the_vocabulary_finds_the_best_of_all():
@@ -504,14 +504,14 @@ def test_scores_are_those_of_teacher_forcing(eager):
             ids += [2] if len(ids) < 6 else []
             logits = model([to_numpy(source), np.array([[1, *ids[:-1]]])])
             gains = np.asarray(keras.ops.log_softmax(logits))[0, range(len(ids)), ids]
-            np.testing.assert_allclose(found.score, gains.sum(), rtol=1e-5)
+            assert_allclose(found.score, gains.sum(), rtol=1e-5)
 
 
 def test_details_have_a_row_of_weights_for_each_token(eager):
     for found in shared_model().translate(["abc", "f", "abcdefab"], details=True, max_length=6):
         rows, columns = len(found.target_tokens), len(found.source_tokens)
         assert found.attention_scores.shape == (rows, columns) and rows <= 6
-        np.testing.assert_allclose(found.attention_scores.sum(axis=1), 1, atol=1e-6)
+        assert_allclose(found.attention_scores.sum(axis=1), 1, atol=1e-6)
         assert found.source_tokens[-1] == "</s>"
         assert found.text == "".join(found.target_tokens)
 
@@ -564,7 +564,7 @@ def pairs_of(batches):
     pairs, sizes = [], []
     for (source, target), labels in batches:
         source, target, labels = (to_numpy(x) for x in (source, target, labels))
-        assert source.dtype == target.dtype == labels.dtype == "int32"
+        assert dtype_of(source) == dtype_of(target) == dtype_of(labels) == "int32"
         # The target is START and all labels but END, which is the last of each row.
         assert np.all(target[:, 0] == 1) and np.all(np.sum(labels == 2, axis=1) == 1)
         np.testing.assert_array_equal(target[:, 1:], np.where(labels == 2, 0, labels)[:, :-1])

@@ -12,7 +12,7 @@ import pytest
 import reference as ref
 import reference_tfa as tfa
 import tensorflow as tf
-from backend import differentiate, to_numpy
+from backend import assert_allclose, differentiate, to_numpy
 from keras import ops
 
 from keras_attention.decoders.bahdanau import BahdanauDecoder
@@ -39,7 +39,7 @@ def padding_mask(arrays):
 
 
 def close(actual, expected, limit=LIMIT):
-    np.testing.assert_allclose(to_numpy(actual), expected, rtol=limit, atol=limit)
+    assert_allclose(to_numpy(actual), expected, rtol=limit, atol=limit)
 
 
 # The equations

@@ -5,7 +5,7 @@ import importlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from backend import to_numpy
+from backend import assert_allclose, dtype_of, to_numpy
 from conftest import TOLERANCES, numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,7 +56,7 @@ def test_any_sizes(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 999)))
     inputs = arrays(rng, lead, steps, keys, 3)
     scores = additive.additive_scores(*map(tf.constant, inputs))
-    np.testing.assert_allclose(scores, reference(*inputs), rtol=1e-12, atol=1e-13)
+    assert_allclose(scores, reference(*inputs), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 2)])
@@ -78,7 +78,7 @@ def test_gradients(rng, mode, lead):
     elif mode != "eager":
         ours = tf.function(ours, autograph=False, jit_compile=mode == "xla")
     scores, gradients = ours(*map(tf.constant, inputs))
-    np.testing.assert_allclose(scores, reference(*inputs), rtol=1e-12, atol=1e-13)
+    assert_allclose(scores, reference(*inputs), rtol=1e-12, atol=1e-13)
     for place, gradient in enumerate(gradients):
 
         def moved(x, place=place):
@@ -86,7 +86,7 @@ def test_gradients(rng, mode, lead):
             return float((reference(*changed) * upstream).sum())
 
         expected = numerical_gradient(moved, inputs[place])
-        np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
+        assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -96,12 +96,12 @@ def test_dtypes(rng, dtype, tiles):
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         scores = additive_score(*inputs)
-    assert len(tiles) == 1 and scores.dtype == "float32"
-    np.testing.assert_allclose(
+    assert len(tiles) == 1 and dtype_of(scores) == "float32"
+    assert_allclose(
         to_numpy(scores), reference(*exact), rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype]
     )
     for x, gradient in zip(inputs, tape.gradient(scores, inputs), strict=True):
-        assert gradient.dtype == x.dtype and np.isfinite(to_numpy(gradient)).all()
+        assert dtype_of(gradient) == dtype_of(x) and np.isfinite(to_numpy(gradient)).all()
 
 
 LAYERS = {
@@ -138,7 +138,7 @@ def test_layers(rng, name, free, tiles, monkeypatch):
     monkeypatch.setattr(scoring, "MOST_HIDDEN", 1 << 40)
     at_once = traced(x)
     for ours, theirs in zip(tf.nest.flatten(in_tiles), tf.nest.flatten(at_once), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+        assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_one_query_takes_no_tiles(rng, tiles):

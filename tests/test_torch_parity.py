@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from backend import to_numpy
+from backend import assert_allclose, to_numpy
 
 from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.migrate.from_torch import (
@@ -31,7 +31,7 @@ def load(name):
 
 
 def close(actual, expected, where=Ellipsis):
-    np.testing.assert_allclose(to_numpy(actual)[where], expected[where], rtol=LIMIT, atol=LIMIT)
+    assert_allclose(to_numpy(actual)[where], expected[where], rtol=LIMIT, atol=LIMIT)
 
 
 def real(lengths, size):

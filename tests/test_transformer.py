@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference_models as ref
 import tensorflow as tf
-from backend import tensor, to_numpy
+from backend import assert_allclose, tensor, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_seq2seq import words
@@ -121,7 +121,7 @@ def test_logits_equal_the_papers(case):
     )
     logits = np.asarray(model([SOURCE, TARGET], training=False))
     assert logits.shape == (3, 4, model.output_shape[-1])
-    np.testing.assert_allclose(logits[real(TARGET)], expected[real(TARGET)], rtol=1e-9, atol=1e-9)
+    assert_allclose(logits[real(TARGET)], expected[real(TARGET)], rtol=1e-9, atol=1e-9)
 
 
 def test_options_change_what_they_say():
@@ -170,11 +170,11 @@ def test_teacher_forcing_equals_stepping(case):
     logits, weights = stepped(model, SOURCE, TARGET)
     at_once = np.asarray(model([SOURCE, TARGET], training=False))
     limits = {"rtol": 1e-6, "atol": 1e-6} if case == "pieces" else {"rtol": 1e-9, "atol": 1e-9}
-    np.testing.assert_allclose(at_once[real(TARGET)], logits[real(TARGET)], **limits)
+    assert_allclose(at_once[real(TARGET)], logits[real(TARGET)], **limits)
     if case in ("alibi", "post-norm", "groups"):  # the mean over heads, of the last block
         scores = attention_scores_model(model)([SOURCE, TARGET], training=False)
         mean = np.mean(scores[max(name for name in scores if name.endswith("/cross"))], axis=1)
-        np.testing.assert_allclose(mean[real(TARGET)], weights[real(TARGET)], **limits)
+        assert_allclose(mean[real(TARGET)], weights[real(TARGET)], **limits)
 
 
 def total(model, ids):
@@ -199,16 +199,16 @@ def test_search_equals_teacher_forcing_and_naive_search(case):
         ended = (ids == 2).any(axis=1)
         ids = np.append(ids, np.where(ended, 0, gains.argmax(axis=1))[:, None], axis=1)
     np.testing.assert_array_equal(greedy.ids, ids[:, 1:])
-    np.testing.assert_allclose(greedy.scores, total(model, greedy.ids), rtol=1e-5)
+    assert_allclose(greedy.scores, total(model, greedy.ids), rtol=1e-5)
 
     one = model.search(SOURCE, max_length=length, num_results=1)  # a beam of one
     np.testing.assert_array_equal(one.ids[:, 0], greedy.ids)
-    np.testing.assert_allclose(one.scores[:, 0], greedy.scores, rtol=1e-5)
+    assert_allclose(one.scores[:, 0], greedy.scores, rtol=1e-5)
 
     beam = model.search(SOURCE, max_length=length, beam_width=2, num_results=2)
     for n in range(2):
         expected = total(model, np.asarray(beam.ids)[:, n])
-        np.testing.assert_allclose(beam.scores[:, n], expected, rtol=1e-5)
+        assert_allclose(beam.scores[:, n], expected, rtol=1e-5)
     assert not np.array_equal(beam.ids[:, 0], beam.ids[:, 1])
 
 
@@ -222,7 +222,7 @@ def test_a_beam_as_wide_as_all_finds_the_best_of_all():
         gains = log_softmax(model, np.tile(source, (len(targets), 1)), targets[:, :-1])
         gains = np.take_along_axis(gains, targets[:, 1:, None], axis=2)[..., 0]
         totals = np.sort(np.sum(gains * (targets[:, 1:] != 0), axis=1))[::-1]
-        np.testing.assert_allclose(result.scores[row], totals[:3], rtol=1e-5)
+        assert_allclose(result.scores[row], totals[:3], rtol=1e-5)
 
 
 # What a step may see
@@ -253,11 +253,11 @@ def test_padding_changes_nothing(case):
     logits = np.asarray(model([SOURCE, TARGET]))
     wide = [np.pad(SOURCE, [(0, 0), (0, 3)]), np.pad(TARGET, [(0, 0), (0, 2)])]
     padded = np.asarray(model(wide))[:, :4]
-    np.testing.assert_allclose(padded[real(TARGET)], logits[real(TARGET)], atol=1e-10)
+    assert_allclose(padded[real(TARGET)], logits[real(TARGET)], atol=1e-10)
     for row in range(3):
         source, target = SOURCE[row, real(SOURCE[row])], TARGET[row, real(TARGET[row])]
         alone = model([source[None], target[None]])[0]
-        np.testing.assert_allclose(alone, logits[row, : len(target)], atol=1e-10)
+        assert_allclose(alone, logits[row, : len(target)], atol=1e-10)
 
 
 def test_padding_does_not_change_what_is_found():
@@ -266,10 +266,10 @@ def test_padding_does_not_change_what_is_found():
         options = {"max_length": 4, "beam_width": beam_width}
         narrow, found = (model_of("relative").search(x, **options) for x in (SOURCE, wide))
         np.testing.assert_array_equal(narrow.ids, found.ids)
-        np.testing.assert_allclose(narrow.scores, found.scores, rtol=1e-6)
+        assert_allclose(narrow.scores, found.scores, rtol=1e-6)
         weights = np.asarray(found.attention_scores)
         assert np.all(weights[..., 5:] == 0)
-        np.testing.assert_allclose(narrow.attention_scores, weights[..., :5], atol=1e-8)
+        assert_allclose(narrow.attention_scores, weights[..., :5], atol=1e-8)
 
 
 # Translating
@@ -314,8 +314,8 @@ def test_a_translation_does_not_depend_on_the_others(texts, beam_width):
     for text, found in zip(texts, together, strict=True):
         (alone,) = model.translate([text], **options)
         assert (alone.text, alone.target_tokens) == (found.text, found.target_tokens)
-        np.testing.assert_allclose(alone.score, found.score, rtol=1e-6)
-        np.testing.assert_allclose(alone.attention_scores, found.attention_scores, atol=1e-8)
+        assert_allclose(alone.score, found.score, rtol=1e-6)
+        assert_allclose(alone.attention_scores, found.attention_scores, atol=1e-8)
 
 
 def test_details_and_several_results(eager):
@@ -331,7 +331,7 @@ def test_details_and_several_results(eager):
             assert found.text == "".join(found.target_tokens)
             shape = (len(found.target_tokens), len(text) + 1)
             assert found.attention_scores.shape == shape and shape[0] <= 6
-            np.testing.assert_allclose(found.attention_scores.sum(axis=1), 1, atol=1e-6)
+            assert_allclose(found.attention_scores.sum(axis=1), 1, atol=1e-6)
     assert several[3][0].text == "" and several[3][0].score == 0
 
 
@@ -413,7 +413,7 @@ def test_a_copy_by_keras_computes_the_same(case):
     model = make(case, dtype="float32")
     clone = keras.models.clone_model(model)  # a plain Functional model
     clone.set_weights(model.get_weights())
-    np.testing.assert_allclose(clone([SOURCE, TARGET]), model([SOURCE, TARGET]), atol=1e-6)
+    assert_allclose(clone([SOURCE, TARGET]), model([SOURCE, TARGET]), atol=1e-6)
 
 
 def test_layers_among_the_options_are_made_for_each_block():
@@ -427,9 +427,7 @@ def test_an_exported_model_computes_the_same(tmp_path):
     model = make("rotary", dtype="float32")
     model.export(tmp_path / "saved", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "saved")
-    np.testing.assert_allclose(
-        loaded.serve([SOURCE, TARGET]), model([SOURCE, TARGET]), rtol=1e-5, atol=1e-5
-    )
+    assert_allclose(loaded.serve([SOURCE, TARGET]), model([SOURCE, TARGET]), rtol=1e-5, atol=1e-5)
 
 
 # Training
@@ -458,7 +456,7 @@ def test_mixed_precision(case, name):
     logits = stepped(model, SOURCE, TARGET)[0].astype("float32")
     at_once = np.asarray(model([SOURCE, TARGET])).astype("float32")
     limit = {"mixed_float16": 0.05, "mixed_bfloat16": 0.4}[name]
-    np.testing.assert_allclose(logits[real(TARGET)], at_once[real(TARGET)], atol=limit)
+    assert_allclose(logits[real(TARGET)], at_once[real(TARGET)], atol=limit)
 
     for side in ("source", "target"):
         table = model.get_layer(f"{side}_embedding").embeddings
@@ -476,7 +474,7 @@ def test_xla_trains_as_the_graph_does():
         model = make("rotary", dtype="float32", layers=1, dropout=0.0)
         model.compile("sgd", MaskedCrossEntropy(), jit_compile=jit_compile)
         losses.append([model.train_on_batch([SOURCE, TARGET], LABELS) for _ in range(2)])
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert_allclose(*losses, rtol=1e-4)
     assert losses[0][1] < losses[0][0]
 
 
@@ -519,7 +517,7 @@ def test_weights_of_all_three_attentions():
         queries, keys = (real(x) for x in sides[part])
         weights = np.asarray(weights)
         assert weights.shape == (3, 2, queries.shape[1], keys.shape[1])
-        np.testing.assert_allclose(weights.sum(-1), np.repeat(queries[:, None], 2, 1), atol=1e-6)
+        assert_allclose(weights.sum(-1), np.repeat(queries[:, None], 2, 1), atol=1e-6)
         assert np.all(weights[~np.broadcast_to(keys[:, None, None], weights.shape)] == 0)
         if part == "self":
             assert np.all(np.triu(np.ones((4, 4)), 1) * weights == 0)
@@ -542,8 +540,8 @@ def test_translating_compiled_by_xla(options):
         for a, b in zip(one, other, strict=True) if several else [(one, other)]:
             assert a.text == b.text and a.target_tokens == b.target_tokens
             assert a.source_tokens == b.source_tokens
-            np.testing.assert_allclose(a.score, b.score, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(a.attention_scores, b.attention_scores, atol=1e-5)
+            assert_allclose(a.score, b.score, rtol=1e-4, atol=1e-5)
+            assert_allclose(a.attention_scores, b.attention_scores, atol=1e-5)
     with pytest.raises(ValueError, match="`jit_compile` must be"):
         model.translate(texts, jit_compile=2)
 

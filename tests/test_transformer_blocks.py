@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference_transformer as ref
 import tensorflow as tf
-from backend import compiled, differentiate, dtype_of, tensor, to_numpy
+from backend import assert_allclose, compiled, differentiate, dtype_of, tensor, to_numpy
 from conftest import MODES, numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,8 +66,8 @@ def test_feed_forward(rng, activation, use_bias):
     weights = feed_forward_weights(layer)
     assert sorted(weights) == ["gate", "inner", "outer"][activation in ref.PLAIN :]
     expected = ref.feed_forward(x, activation, **weights)
-    np.testing.assert_allclose(layer(x), expected, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(layer(x[:, 0]), expected[:, 0], rtol=1e-12, atol=1e-12)
+    assert_allclose(layer(x), expected, rtol=1e-12, atol=1e-12)
+    assert_allclose(layer(x[:, 0]), expected[:, 0], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("normalization", ["layer", "rms"])
@@ -81,7 +81,7 @@ def test_residual(rng, normalization, norm_first):
     norm = {"gamma": norm.get("gamma", norm.get("scale")), "beta": norm.get("beta")}
     expected = ref.residual(x, function, {**norm, "epsilon": 0.1}, norm_first)
     actual = layer(x, function(np.asarray(layer.enter(x))))
-    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+    assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 LONGEST = "pre-norm, rms, swiglu, no bias"
@@ -123,11 +123,11 @@ def check_against_reference(rng, kind, options, dtype, run=lambda f, *a: to_nump
     alone = run(lambda *x: block(*x, **masks), *inputs)
     limit = TOLERANCES[policy]
     assert actual.shape == expected.shape
-    np.testing.assert_allclose(actual[X_MASK], expected[X_MASK], rtol=limit, atol=limit)
-    np.testing.assert_allclose(alone, actual, rtol=limit / 10, atol=limit / 10)
+    assert_allclose(actual[X_MASK], expected[X_MASK], rtol=limit, atol=limit)
+    assert_allclose(alone, actual, rtol=limit / 10, atol=limit / 10)
     assert len(found) == len(scores) == 1 + decoder
     for a, b in zip(found, scores, strict=True):
-        np.testing.assert_allclose(a, b, rtol=limit, atol=limit)
+        assert_allclose(a, b, rtol=limit, atol=limit)
 
 
 @both_kinds
@@ -157,12 +157,12 @@ def test_gradients(rng, kind, norm_first):
         @compiled
         def loss(x, number=number):
             arguments = [*inputs[:number], x, *inputs[number + 1 :]]
-            return keras.ops.sum(block(*arguments, **masks) * weight)
+            return keras.ops.sum(block(*arguments, **masks) * tensor(weight))
 
         x = inputs[number]
         (gradient,) = to_numpy(differentiate(loss, [x]))
         expected = numerical_gradient(lambda x, loss=loss: loss(tensor(x)), x)
-        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
+        assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
 
 
 # Causality and padding
@@ -233,7 +233,7 @@ def test_padding_changes_nothing(seed, lengths, memory_lengths, decoder, garbage
             *(m[b : b + 1] for m in memory),
             **own_mask(memory_mask, b, decoder),
         )
-        np.testing.assert_allclose(clean[0][b, : lengths[b]], alone[0], rtol=1e-5, atol=1e-5)
+        assert_allclose(clean[0][b, : lengths[b]], alone[0], rtol=1e-5, atol=1e-5)
 
 
 def own_mask(memory_mask, b, decoder):
@@ -274,12 +274,12 @@ def test_keras_masks_are_carried(rng):
     memory_mask = memory_ids != 0
     for block in encoders:
         memory, plain_memory = block(memory), block(plain_memory, mask=memory_mask)
-        np.testing.assert_allclose(memory, plain_memory, rtol=1e-6, atol=1e-6)
+        assert_allclose(memory, plain_memory, rtol=1e-6, atol=1e-6)
     for block in decoders:
         x, own, cross = block(x, memory, return_attention_scores=True)
         assert (np.asarray(cross)[1, ..., 1] == 0).all()
         plain = block(plain, plain_memory, mask=ids != 0, memory_mask=memory_mask)
-        np.testing.assert_allclose(x, plain, rtol=1e-6, atol=1e-6)
+        assert_allclose(x, plain, rtol=1e-6, atol=1e-6)
         assert np.array_equal(x._keras_mask, ids != 0)
         assert np.array_equal(plain._keras_mask, ids != 0)
         assert getattr(own, "_keras_mask", None) is None
@@ -287,10 +287,10 @@ def test_keras_masks_are_carried(rng):
     # With another tensor beside x, Keras hands its mask on under another name.
     block, x = encoders[0], embed(ids)
     everything = np.ones((B, T, T), bool)
-    np.testing.assert_allclose(block(x, attention_mask=everything), block(x), rtol=1e-6, atol=1e-6)
+    assert_allclose(block(x, attention_mask=everything), block(x), rtol=1e-6, atol=1e-6)
     # An explicit mask replaces the implicit one.
     every = block(x, mask=np.ones_like(ids, bool))
-    np.testing.assert_allclose(every, block(tensor(np.asarray(x))), rtol=1e-6, atol=1e-6)
+    assert_allclose(every, block(tensor(np.asarray(x))), rtol=1e-6, atol=1e-6)
 
 
 def test_attention_mask_and_bias(rng):
@@ -304,17 +304,17 @@ def test_attention_mask_and_bias(rng):
             block, inputs = make(kind, dtype=policy), draw(rng, kind)
             masked, own, *_ = block(*inputs, attention_mask=allowed, return_attention_scores=True)
             assert (np.asarray(own)[~np.repeat(allowed[:, None], N, 1)] == 0).all()
-            np.testing.assert_allclose(block(*inputs, attention_bias=bias), masked, atol=2e-3)
+            assert_allclose(block(*inputs, attention_bias=bias), masked, atol=2e-3)
     # A large bias is not cast to half precision, where -1e5 is -inf.
     block, inputs = make(TransformerEncoderBlock, dtype="mixed_float16"), draw(rng, KINDS[0])
     shifted = block(*inputs, attention_bias=np.full((1, T, T), -1e5, "float32"))
-    np.testing.assert_allclose(shifted, block(*inputs), atol=2e-2)
+    assert_allclose(shifted, block(*inputs), atol=2e-2)
 
 
 def test_positions_reach_the_self_attention(rng):
     block = make(TransformerEncoderBlock, attention_options={"position": "rotary"}, key_dim=4)
     (x,) = draw(rng, TransformerEncoderBlock)
-    np.testing.assert_allclose(block(x, positions=np.arange(T) + 40), block(x), atol=1e-4)
+    assert_allclose(block(x, positions=np.arange(T) + 40), block(x), atol=1e-4)
     assert np.abs(block(x, positions=np.arange(T) * 2) - block(x)).max() > 1e-2
 
 
@@ -337,21 +337,21 @@ def test_a_functional_model_shows_the_weights_of_each_attention(rng, kind, tmp_p
     assert sorted(found) == sorted(names)
     _, *direct = model.get_layer("block_1")(*arrays, return_attention_scores=True)
     for name, weights in zip(names, direct, strict=False):
-        np.testing.assert_allclose(found[name], weights, rtol=1e-6, atol=1e-6)
+        assert_allclose(found[name], weights, rtol=1e-6, atol=1e-6)
     outputs, weights = attention_model(model, names[-1])(arrays)
-    np.testing.assert_allclose(outputs, model(arrays), rtol=1e-6, atol=1e-6)
+    assert_allclose(outputs, model(arrays), rtol=1e-6, atol=1e-6)
     assert weights.shape == (B, N, T, S if decoder else T)
     with pytest.raises(ValueError, match="'block_1/self'.* Received: 'block_1'"):
         attention_model(model, "block_1")
 
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(loaded(arrays), model(arrays), rtol=1e-6, atol=1e-6)
+    assert_allclose(loaded(arrays), model(arrays), rtol=1e-6, atol=1e-6)
     again = attention_scores_model(loaded)(arrays)
-    np.testing.assert_allclose(again[names[-1]], weights, rtol=1e-6, atol=1e-6)
+    assert_allclose(again[names[-1]], weights, rtol=1e-6, atol=1e-6)
     copied = keras.models.clone_model(model)
     copied.set_weights(model.get_weights())
-    np.testing.assert_allclose(copied(arrays), model(arrays), rtol=1e-6, atol=1e-6)
+    assert_allclose(copied(arrays), model(arrays), rtol=1e-6, atol=1e-6)
 
 
 # Dropout
@@ -374,7 +374,7 @@ def test_dropout(rng, kind):
         plain(*inputs, return_attention_scores=True)[1:2],
         strict=True,
     ):
-        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+        assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("place", ["dropout", "attention_dropout"])
@@ -457,7 +457,7 @@ def test_projected_memory_and_several_lengths(rng, kind):
         assert block.compute_output_shape(*(x.shape for x in inputs)) == (B, steps, D)
         if kind is TransformerDecoderBlock:
             projected = block.precompute(inputs[1], MEMORY_MASK)
-            np.testing.assert_allclose(
+            assert_allclose(
                 block(inputs[0], projected_memory=projected),
                 block(*inputs, memory_mask=MEMORY_MASK),
                 rtol=1e-5,
@@ -484,7 +484,7 @@ def test_unknown_batch_and_time_and_an_empty_batch(rng, kind, mode):
     results = to_numpy(function([tensor(x) for x in inputs], given_masks))
     expected = block(*inputs, **masks_of(kind), return_attention_scores=True)
     for a, b in zip(results, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+        assert_allclose(a, b, rtol=1e-5, atol=1e-5)
     empty = function([tensor(x[:0]) for x in inputs], [tensor(mask[:0]) for mask in given_masks])
     assert empty[0].shape == (0, T, D)
     assert empty[1].shape == (0, N, T, T)

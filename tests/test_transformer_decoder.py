@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import reference_transformer as ref
-from backend import compiled, differentiate, tensor, to_numpy
+from backend import assert_allclose, compiled, differentiate, tensor, to_numpy
 from conftest import MODES
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,11 +73,11 @@ def test_the_stack_equals_the_papers(rng, norm_first, normalization):
         ref.full_mask(X_MASK, MEMORY_MASK),
         norm_weights(decoder.norm, 1e-5) if norm_first else None,
     )
-    np.testing.assert_allclose(outputs[X_MASK], expected[X_MASK], rtol=1e-10, atol=1e-10)
+    assert_allclose(outputs[X_MASK], expected[X_MASK], rtol=1e-10, atol=1e-10)
     assert list(weights) == [f"block_{n}/{part}" for n in (1, 2, 3) for part in ("self", "cross")]
     for found, wanted in zip(weights.values(), itertools.chain(*scores), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(
+        assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
+    assert_allclose(
         decoder(x, memory, mask=X_MASK, memory_mask=MEMORY_MASK), outputs, rtol=1e-12, atol=1e-12
     )
 
@@ -145,9 +145,9 @@ def test_steps_equal_the_full_pass(rng, case, max_length):
     x, memory = draw(rng, steps=6)
     expected, scores = decoder(x, memory, memory_mask=MEMORY_MASK, return_attention_scores=True)
     outputs, weights = in_steps(decoder, x, memory, max_length, MEMORY_MASK)
-    np.testing.assert_allclose(outputs, expected, rtol=2e-5, atol=2e-5)
+    assert_allclose(outputs, expected, rtol=2e-5, atol=2e-5)
     mean = np.mean(scores["block_2/cross"], axis=1)
-    np.testing.assert_allclose(weights, mean, rtol=2e-5, atol=2e-5)
+    assert_allclose(weights, mean, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("case", OPTIONS)
@@ -171,12 +171,12 @@ def test_prompts_padded_on_the_left(rng, case):
         found = np.concatenate(outputs, 1)
         for b, length in enumerate(lengths):
             alone = decoder(x[b : b + 1, : length + 3])[0]
-            np.testing.assert_allclose(found[b, prompt - length :], alone, rtol=2e-5, atol=2e-5)
+            assert_allclose(found[b, prompt - length :], alone, rtol=2e-5, atol=2e-5)
         # The same padding without a cache, positions told.
         if case != "no position" and max_length is None:
             positions = np.maximum(np.cumsum(mask, 1) - 1, 0)
             full = np.asarray(decoder(padded, mask=mask, positions=positions))
-            np.testing.assert_allclose(full[mask], found[:, :prompt][mask], rtol=2e-5, atol=2e-5)
+            assert_allclose(full[mask], found[:, :prompt][mask], rtol=2e-5, atol=2e-5)
 
 
 @settings(max_examples=8, deadline=None)
@@ -200,7 +200,7 @@ def test_any_division_into_steps(seed, case, parts, fixed, lengths):
         output, state = decoder.step(x[:, start:end], state, projected)
         outputs.append(output)
     expected = decoder(x, memory, memory_mask=memory_mask)
-    np.testing.assert_allclose(np.concatenate(outputs, 1), expected, rtol=2e-5, atol=2e-5)
+    assert_allclose(np.concatenate(outputs, 1), expected, rtol=2e-5, atol=2e-5)
 
 
 def test_the_cache_of_a_window_does_not_grow(rng):
@@ -223,7 +223,7 @@ def test_steps_in_other_dtypes(rng, policy):
     expected = decoder(x, memory)
     outputs, weights = in_steps(decoder, x, memory, 6)
     limit = {"float64": 1e-11, "mixed_float16": 2e-2, "mixed_bfloat16": 1e-1}[policy]
-    np.testing.assert_allclose(
+    assert_allclose(
         to_numpy(outputs).astype(float), to_numpy(expected).astype(float), rtol=limit, atol=limit
     )
     assert weights.shape == (B, 6, S)
@@ -236,10 +236,10 @@ def test_a_step_takes_a_keras_mask_for_no_padding(rng):
     token = tensor(x[:, 0])
     token._keras_mask = tensor([False, True])
     output, _ = decoder.step(token, decoder.start_state(projected), projected)
-    np.testing.assert_allclose(output, decoder(x[:, :1], memory)[:, 0], rtol=2e-5, atol=2e-5)
+    assert_allclose(output, decoder(x[:, :1], memory)[:, 0], rtol=2e-5, atol=2e-5)
     # A memory that is not projected yet is projected here.
     again, _ = decoder.step(x[:, 0], decoder.start_state(projected), memory)
-    np.testing.assert_allclose(again, output, rtol=2e-5, atol=2e-5)
+    assert_allclose(again, output, rtol=2e-5, atol=2e-5)
 
 
 # Search
@@ -300,7 +300,7 @@ def test_searches_with_the_cache_find_what_those_without_find(rng, case, search)
     state = [np.zeros((B, length), "int32"), np.zeros((B,), "int32")]
     expected = function(slow_step, state, memory=(memory, MEMORY_MASK), **options)
     assert np.array_equal(found.ids, expected.ids)
-    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
+    assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
     assert len({tuple(row) for row in np.reshape(found.ids, (-1, length))}) > 1
     if search == "beam":
         assert len({tuple(row) for row in to_numpy(found.ids[0])}) == 3
@@ -356,7 +356,7 @@ def test_beams_that_share_a_cache_find_what_copies_find(case, grow):
     found = compiled(lambda: search(False, grow))()
     assert np.array_equal(found[0], expected[0])
     for one, other in zip(found[1:], expected[1:], strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+        assert_allclose(one, other, rtol=1e-4, atol=1e-4)
     # Beams do change places; else nothing was tried.
     first = np.asarray(found[0])[:, :, 0]
     assert len(np.unique(first)) < first.size
@@ -369,7 +369,7 @@ def test_beams_share_a_prompt(case, grow):
     expected, found = search(True, False), search(False, grow)
     assert np.array_equal(found[0], expected[0])
     for one, other in zip(found[1:], expected[1:], strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+        assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -378,7 +378,7 @@ def test_beams_that_share_a_cache_under_xla():
     expected = search(True, False)
     found = compiled(lambda: search(False, False), jit_compile=True)()
     assert np.array_equal(found[0], expected[0])
-    np.testing.assert_allclose(found[2], expected[2], rtol=1e-4, atol=1e-4)
+    assert_allclose(found[2], expected[2], rtol=1e-4, atol=1e-4)
 
 
 def test_origins_that_do_not_fit(rng):
@@ -410,7 +410,7 @@ def test_a_loop_compiled_by_xla(rng, mode):
     ids, scores = to_numpy(MODES[mode](run)(tensor(memory)))
     expected = run(tensor(memory))
     assert np.array_equal(ids, expected[0])
-    np.testing.assert_allclose(scores, expected[1], rtol=1e-5, atol=1e-5)
+    assert_allclose(scores, expected[1], rtol=1e-5, atol=1e-5)
 
 
 # Keras around the stack
@@ -446,17 +446,17 @@ def test_in_a_functional_model(rng, tmp_path):
         real = np.repeat(queries[:, None, :, None] & keys[:, None, None, :], N, axis=1)
         weights = np.asarray(weights)
         assert (weights[~real] == 0).all(), name
-        np.testing.assert_allclose(weights.sum(-1), np.repeat(queries[:, None], N, 1), rtol=1e-5)
+        assert_allclose(weights.sum(-1), np.repeat(queries[:, None], N, 1), rtol=1e-5)
     outputs, weights = attention_model(model, "decoder/block_2/cross")(ids)
-    np.testing.assert_allclose(outputs, expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(weights, scores["decoder/block_2/cross"], rtol=1e-6, atol=1e-6)
+    assert_allclose(outputs, expected, rtol=1e-6, atol=1e-6)
+    assert_allclose(weights, scores["decoder/block_2/cross"], rtol=1e-6, atol=1e-6)
 
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     copied = keras.models.clone_model(model)
     copied.set_weights(model.get_weights())
     for other in (loaded, copied, copy.deepcopy(model)):
-        np.testing.assert_allclose(other(ids), expected, rtol=1e-6, atol=1e-6)
+        assert_allclose(other(ids), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_config(rng):
