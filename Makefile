@@ -31,9 +31,10 @@ test: $(VENV)/.has-test ## Run the tests and the examples in the docstrings
 test-slow: $(VENV)/.has-test $(VENV)/.has-notebook ## Run the tests that take more than a few seconds
 	$(RUN) -m pytest -m slow $(PARALLEL)
 
-test-backends: $(VENV)/.has-backends ## Run what must hold on any backend on JAX and on PyTorch
-	KERAS_BACKEND=jax $(RUN) -m pytest tests/test_any_backend.py
-	KERAS_BACKEND=torch $(RUN) -m pytest tests/test_any_backend.py
+test-backends: $(VENV)/.has-backends ## Run the tests on JAX and on PyTorch, move files between backends
+	KERAS_BACKEND=jax $(RUN) -m pytest $(PARALLEL) tests
+	KERAS_BACKEND=torch $(RUN) -m pytest $(PARALLEL) tests
+	$(RUN) -m pytest tests/backends/check_files.py
 
 test-serving: ## Start real servers, ask them, kill them (installs KServe and Ray in .venv-serving)
 	$(MAKE) VENV=.venv-serving .venv-serving/.has-test-serving

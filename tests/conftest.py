@@ -172,7 +172,7 @@ def one_in(file):
     """Of how many cases a quick run takes one."""
     if BACKEND == "tensorflow":
         return ONE_IN.get(file, 1)
-    return 1 if file == "test_any_backend.py" else max(ONE_IN.get(file, 1), 6)
+    return 1 if file == "test_any_backend.py" else max(ONE_IN.get(file, 1), 12)
 
 
 @pytest.fixture(params=list(SCORES))

@@ -11,8 +11,36 @@ from pathlib import Path
 import pytest
 from backend import BACKEND
 
-# Why a whole file is about TensorFlow. The keys are rows of the table in docs/backends.md.
-FILES = {}
+NO_BACKEND = "nothing in it depends on the backend"
+# Files that are not run. Each reason but NO_BACKEND is a row of the table in docs/backends.md.
+FILES = {
+    "test_architecture.py": NO_BACKEND,
+    "test_attention_page.py": NO_BACKEND,
+    "test_blockwise.py": "attention in blocks",
+    "test_claims.py": NO_BACKEND,
+    "test_command.py": "SavedModels and the command `keras-attention`",
+    "test_examples_toys.py": "the examples",
+    "test_export.py": "SavedModels and the command `keras-attention`",
+    "test_g2p.py": "the examples",
+    "test_g2p_script.py": "the examples",
+    "test_language_example.py": "the examples",
+    "test_listops_example.py": "the examples",
+    "test_other_backends.py": NO_BACKEND,
+    "test_other_formats.py": "ONNX and LiteRT files",
+    "test_package.py": NO_BACKEND,
+    "test_quantised_models.py": "SavedModels and the command `keras-attention`",
+    "test_readme.py": NO_BACKEND,
+    "test_reference.py": NO_BACKEND,
+    "test_results.py": NO_BACKEND,
+    "test_safety.py": NO_BACKEND,
+    "test_sizes_in_graphs.py": "sizes that a graph does not know",
+    "test_text.py": "text in the graph",
+    "test_text_subword.py": "text in the graph",
+    "test_tiles.py": "attention in blocks",
+    "test_translate_example.py": "the examples",
+    "test_translate_transformer.py": "the examples",
+    "test_visualize.py": NO_BACKEND,
+}
 
 MODES_HERE = {
     "tensorflow": {"eager": "", "graph": "", "xla": ""},
@@ -30,7 +58,7 @@ def mark_what_does_not_apply(items):
         if reason is None and hasattr(item, "callspec"):
             modes = [item.callspec.params.get(name) for name in ("mode", "way")]
             reason = next((MODES_HERE[BACKEND].get(x) for x in modes if isinstance(x, str)), None)
-            if item.callspec.params.get("dtype") == "float64":
+            if "float64" in [item.callspec.params.get(name) for name in ("dtype", "policy")]:
                 reason = "Keras computes float64 as float32 here: a case of float64"
         if reason:
             item.add_marker(pytest.mark.skip(reason))

@@ -164,7 +164,9 @@ def test_hard_never_moves_back_and_ends_in_nothing(run):
         assert place.tolist() == [expected]
     for _ in range(2):
         place = run(
-            lambda s, a: monotonic_attention(s, a, mode="hard"), -scores * [1, 1, 1, -1], place
+            lambda s, a: monotonic_attention(s, a, mode="hard"),
+            -scores * tensor([1.0, 1.0, 1.0, -1.0]),
+            place,
         )
         assert place.tolist() == [[0, 0, 0, 0]]
 

@@ -1,6 +1,7 @@
 """Trained models for where none of our code is: SavedModels with text in and text out.
 
 saved_model    `export_servable`: writes, reloads, compares
+other_backends models whose Keras runs on JAX or PyTorch
 endpoints      what a servable can be asked, and how it searches
 translating    the endpoints of seq2seq and transformer models
 continuing     the endpoints of language models

@@ -4,7 +4,8 @@ import json
 
 import keras
 
-from keras_attention.export.converters import check_backend, quiet
+from keras_attention.export.converters import quiet
+from keras_attention.export.other_backends import export_elsewhere
 from keras_attention.export.servable import CARD
 from keras_attention.whole import whole
 
@@ -25,7 +26,9 @@ def export_servable(
     """Writes a model as a SavedModel with text in and text out, vocabularies and search inside.
 
     TensorFlow alone loads it, in Python, in C++ or in TensorFlow Serving; batch and lengths are
-    free. Before the folder appears, it is loaded again and asked the same as the model.
+    free. Before the folder appears, it is loaded again and asked the same as the model. (Where
+    Keras runs on JAX or PyTorch, a process of its own with Keras on TensorFlow writes it, and
+    logits are compared with those of the model here.)
 
         serving_default  text [B] -> translation, score [B], tokens, target_tokens [B, L],
                          source_tokens [B, S], attention [B, L, S]
@@ -68,8 +71,8 @@ def export_servable(
     Raises:
         FileExistsError: if `path` exists and `overwrite` is False.
         ValueError: for another kind of model, a number out of range, or an unknown option.
-        RuntimeError: if what was written does not give what the model gives, or the backend of
-            Keras is not TensorFlow. Nothing is written then.
+        RuntimeError: if what was written does not give what the model gives. Nothing is written
+            then.
 
     Example:
 
@@ -84,7 +87,6 @@ def export_servable(
     >>> load_servable(path).translate(["abc"]) == model.translate(["abc"], max_length=5)
     True
     """
-    check_backend("export_servable")
     import tensorflow as tf
 
     from keras_attention.export.card import check_metrics, model_card
@@ -96,6 +98,11 @@ def export_servable(
     )
     metrics = check_metrics(metrics)
     with whole(path, overwrite, is_export) as folder:
+        if keras.backend.backend() != "tensorflow":
+            given = {"beam_width": beam_width, "max_length": max_length, "metrics": metrics}
+            given |= {"max_input_length": max_input_length, "search_options": search_options}
+            given |= {"beam_options": beam_options, "examples": examples, "command": command}
+            return export_elsewhere(model, folder, given)
         _write(model, settings, folder)
         loaded = tf.saved_model.load(str(folder))
         tolerance = 1e-3 if model.compute_dtype in ("float32", "float64") else 0.1

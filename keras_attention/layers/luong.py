@@ -206,6 +206,9 @@ class LuongAttention(AttentionLayer):
         if self.local is None:
             return super()._attend(prepared, alignment, training)
         positions, alignment = self._positions(prepared, alignment)
+        if not _comparable(ops.shape(prepared.queries)[1], ops.shape(prepared.values)[1]):
+            context, weights, _ = super()._attend(prepared, alignment, training)
+            return context, weights, alignment  # of the same shapes
         context, weights = attend_locally(
             prepared,
             positions,
@@ -274,3 +277,8 @@ def _check_modes(score_mode, units, local, window, scale, max_memory):
             )
         if value is None and used and name in ("window", "max_memory"):
             raise ValueError(f"`{name}`, a positive integer, is needed with {home}.")
+
+
+def _comparable(*sizes):
+    """Whether sizes are known, or tensors; JAX infers shapes of Functional models with neither."""
+    return keras.backend.backend() != "jax" or all(isinstance(size, int) for size in sizes)
