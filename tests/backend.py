@@ -124,18 +124,22 @@ def _read_by_numpy():
         return function(*args, **kwargs)
 
     torch.Tensor.__array__, torch.Tensor.__array_function__ = read_any, call
+    torch.Tensor.__array_priority__ = -1  # an array minus a tensor is an array
 
 
 if BACKEND == "torch":
     _read_by_numpy()
 
 
-def compiled(function, jit_compile=False):
-    """`function` in a graph (TensorFlow), or compiled by XLA (TensorFlow, JAX)."""
+def compiled(function, jit_compile=False, signature=None):
+    """`function` in a graph (TensorFlow), or compiled by XLA (TensorFlow, JAX).
+
+    `signature` says what TensorFlow's graph knows of the arguments.
+    """
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, jit_compile=jit_compile)
+        return tf.function(function, signature, jit_compile=jit_compile)
     if BACKEND == "jax":
         import jax
 

@@ -8,7 +8,7 @@ import pytest
 import reference_pieces as ref
 import reference_positions as places
 import tensorflow as tf
-from backend import assert_allclose, differentiate, dtype_of, tensor, to_numpy
+from backend import BACKEND, assert_allclose, differentiate, dtype_of, tensor, to_numpy
 from conftest import MODES, assert_gradients, numerical_gradient, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -198,8 +198,11 @@ def test_each_piece_in_every_dtype(rng, dtype, name):
     output, weights = layer(query, value, value_mask=VALUE_MASK, return_attention_scores=True)
     assert dtype_of(output) == dtype_of(weights) == dtype
     close((output, weights), wanted, dtype)
-    alone = layer(query, value, value_mask=VALUE_MASK)
-    np.testing.assert_array_equal(to_numpy(alone), to_numpy(output))
+    alone = to_numpy(layer(query, value, value_mask=VALUE_MASK))
+    if BACKEND == "tensorflow":
+        np.testing.assert_array_equal(alone, to_numpy(output))
+    else:  # by the backend's own attention, with roundings of its own
+        close([alone], [to_numpy(output)], dtype)
 
 
 def test_all_pieces_in_every_mode_and_dtype(run, rng, dtype):
@@ -750,8 +753,8 @@ def test_other_layers_take_positions_for_their_causal_mask(rng, layer):
     default = layer(x, use_causal_mask=True)
     close([layer(x, positions=np.arange(T), use_causal_mask=True)], [to_numpy(default)])
     reverse = layer(x, positions=np.arange(T)[::-1].copy(), use_causal_mask=True)
-    mirrored = layer(x[:, ::-1], use_causal_mask=True)[:, ::-1]
-    close([reverse], [to_numpy(mirrored)])
+    mirrored = to_numpy(layer(x[:, ::-1].copy(), use_causal_mask=True))[:, ::-1]
+    close([reverse], [mirrored])
     with pytest.raises(ValueError, match=f"(?s){type(layer).__name__} keeps no `cache`"):
         layer(x, cache=make("none").start_cache(B))
 

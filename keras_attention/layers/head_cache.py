@@ -45,8 +45,9 @@ class HeadCache:
         return caches.start(batch_size, *shapes, self.compute_dtype, max_length, rolling)
 
     def _append(self, cache, steps, mask, positions):
-        if len(steps.shape) != 3:
-            raise ValueError(f"A `cache` takes steps [B, T, D]. Received shape {steps.shape}.")
+        shape = tuple(steps.shape)
+        if len(shape) != 3:
+            raise ValueError(f"A `cache` takes steps [B, T, D]. Received shape {shape}.")
         cache, visible = caches.split_visible(cache)
         caches.check_structure(cache)
         rows = cache["next"].shape[0]

@@ -50,7 +50,7 @@ def as_ids(name, ids, axes):
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if len(ids.shape) != 2 or not dtype.startswith(("int", "uint")):
         raise ValueError(
-            f"`{name}` must be integers {axes}. Received dtype {dtype}, shape {ids.shape}."
+            f"`{name}` must be integers {axes}. Received dtype {dtype}, shape {tuple(ids.shape)}."
         )
     if ids.shape[1] == 0:
         raise ValueError(f"`{name}` must have at least one step (0 is padding). Received none.")
