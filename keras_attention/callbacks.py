@@ -58,6 +58,8 @@ class AttentionCallback(keras.callbacks.Callback):
     ['epoch_0001_sample_0.png']
     """
 
+    chief_only = True  # it writes files: see `fit_distributed`
+
     def __init__(
         self,
         inputs,

@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras_attention import MaskedCrossEntropy, fit_distributed, is_chief, layout_map
 from keras_attention.distribution.layouts import split_weights
 from keras_attention.distribution.shares import averaged_over, own_share
+from keras_attention.distribution.training import writes_files
 from keras_attention.models.language_model import causal_lm
 from keras_attention.models.transformer import transformer
 
@@ -27,7 +28,8 @@ BATCHES = tf.data.Dataset.from_tensor_slices((X, 2 * X)).batch(4)
 
 
 def make_model(rate=0.001):
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    dropout = keras.layers.Dropout(0.5, seed=1)
+    model = keras.Sequential([keras.Input((1,)), dropout, keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(rate, momentum=0.9), "mse")
     model.set_weights([np.ones((1, 1)), np.zeros(1)])
     return model
@@ -190,9 +192,18 @@ def test_a_training_that_a_callback_ended_stays_ended(tmp_path):
     assert first.epoch == again.epoch == [0, 1]
 
 
-def test_backups_of_another_model_are_refused(tmp_path):
+OTHERS = {
+    "more": [{"units": 1}, {"units": 1}],
+    "larger": [{"units": 2}],
+    "fewer": [{"units": 1, "use_bias": False}],
+}
+
+
+@pytest.mark.parametrize("layers", OTHERS.values(), ids=OTHERS)
+def test_backups_of_another_model_are_refused(layers, tmp_path):
     fit_distributed(make_model(), BATCHES, verbose=0, backup_folder=tmp_path)
-    other = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1), keras.layers.Dense(1)])
+    dense = [keras.layers.Dense(**options) for options in layers]
+    other = keras.Sequential([keras.Input((1,)), *dense])
     other.compile("sgd", "mse")
     with pytest.raises(ValueError, match="`backup_folder` .* another model"):
         fit_distributed(other, BATCHES, verbose=0, backup_folder=tmp_path)
@@ -269,3 +280,22 @@ def test_keys_and_values_may_stay_whole():
     paths = [path for path in split_weights("model", split_keys=False) if "query" in path]
     assert paths and not any("key" in path or "value" in path for path in paths)
     assert any("key" in path for path in split_weights("model"))
+
+
+class Writer(keras.callbacks.Callback):
+    chief_only = True
+
+
+@pytest.mark.parametrize(
+    "callback, expected",
+    [
+        (keras.callbacks.CSVLogger("log.csv"), True),
+        (keras.callbacks.ModelCheckpoint("model.keras"), True),
+        (Writer(), True),
+        (keras.callbacks.EarlyStopping(), False),
+        (Stop(1), False),
+    ],
+)
+def test_who_runs_which_callback(callback, expected):
+    """Those that write run on the chief; those that decide run everywhere."""
+    assert writes_files(callback) is expected

@@ -53,12 +53,14 @@ class Backup(keras.callbacks.Callback):
             `(epochs, stopped)`: the number of epochs done, 0 without a backup; whether a callback
             ended the training.
         """
+        import tensorflow as tf
+
         path = self._manager.latest_checkpoint
         if path is None:
             return 0, False
         try:
             self._checkpoint.restore(path).assert_consumed()
-        except (AssertionError, ValueError) as error:
+        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise ValueError(
                 f"`backup_folder` {str(self.folder)!r} holds backups of another model or "
                 f"optimizer. Give another folder, or delete it to begin anew. ({error})"

@@ -86,7 +86,7 @@ def fit_distributed(
     check_positive("epochs", epochs)
     strategy = model.distribute_strategy
     chief, history = is_chief(strategy), keras.callbacks.History()
-    callbacks = [history, *(x for x in callbacks or () if chief or not _chief_only(x))]
+    callbacks = [history, *(x for x in callbacks or () if chief or not writes_files(x))]
     first, stopped = 0, False
     if backup_folder is not None:
         backup = Backup(model, backup_folder, history, writes=chief)
@@ -121,7 +121,8 @@ def _for_fit(strategy, data):
     return strategy.distribute_datasets_from_function(data)
 
 
-def _chief_only(callback):
+def writes_files(callback):
+    """Whether a callback is for the chief alone: it writes, and decides nothing of the training."""
     names = {base.__name__ for base in type(callback).__mro__}
     return getattr(callback, "chief_only", False) or not names.isdisjoint(CHIEF_ONLY)
 

@@ -1,4 +1,4 @@
-"""A process of a small training: worker.py FOLDER [--kill-in EPOCH] [--epochs N] [--wait]
+"""A process of a small training: worker.py FOLDER [--kill-in EPOCH] [--epochs N]
 
 Writes FOLDER/NUMBER.json (history, what `fit` says) and the chief FOLDER/weights.npz. With
 --kill-in the last process kills itself once, in the middle of that epoch.
@@ -43,10 +43,10 @@ class KillOnce(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def make_model(optimizer=None, dropout=0.0):
+def make_model(optimizer=None):
     ids = keras.Input((None,), dtype="int32")
     x = TokenEmbedding(9, 8)(ids)
-    x = MultiHeadAttention(2, 4, dropout=dropout, seed=1)(x)
+    x = MultiHeadAttention(2, 4)(x)
     model = keras.Model(ids, keras.layers.Dense(9, kernel_regularizer="l2")(x))
     model.compile(
         optimizer or keras.optimizers.Adam(0.01, epsilon=1e-3, global_clipnorm=0.5),
@@ -109,14 +109,13 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kill-in", type=int)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--dropout", type=float, default=0.0)
     options = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(1)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
-        model = make_model(dropout=options.dropout)
+        model = make_model()
     number = strategy.cluster_resolver.task_id or 0
     counter = EpochCounter()
     callbacks = [counter, keras.callbacks.CSVLogger(options.folder / "log.csv", append=True)]
