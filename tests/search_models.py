@@ -1,7 +1,8 @@
 """Small random models to search with, as a step for the package and one for the reference."""
 
+import keras
 import numpy as np
-import tensorflow as tf
+from backend import tensor
 from keras import ops
 
 
@@ -28,7 +29,7 @@ class Model:
 
     def step(self, tokens, state):
         embed, recurrent, output, attention, bias = (
-            tf.constant(x, "float32")
+            tensor(x, "float32")
             for x in (self.embed, self.recurrent, self.output, self.attention, self.bias)
         )
         new = ops.tanh(ops.take(embed, tokens, axis=0) + ops.matmul(state, recurrent))
@@ -48,17 +49,17 @@ class Model:
 def distribution(probabilities):
     """A step that always gives the same distribution, of an `[V]` or, by row, `[N, V]` array."""
     with np.errstate(divide="ignore"):
-        logits = tf.constant(np.log(np.array(probabilities, "float64")), "float32")
+        logits = tensor(np.log(np.array(probabilities, "float64")), "float32")
 
     def step(tokens, state):
-        return logits + tf.zeros((tf.shape(tokens)[0], 1)), state
+        return logits + ops.zeros((ops.shape(tokens)[0], 1)), state
 
     return step
 
 
 def counting(step):
     """The step, and a variable that counts how often it is called."""
-    calls = tf.Variable(0)
+    calls = keras.Variable(0, dtype="int32", trainable=False)
 
     def counted(*args):
         calls.assign_add(1)

@@ -175,7 +175,7 @@ def test_stops_when_all_have_ended(mode, starts, expected, lengths, steps):
     result = search(tensor(starts))
     np.testing.assert_array_equal(result.ids, expected)
     np.testing.assert_array_equal(result.lengths, lengths)
-    assert to_numpy(calls) == steps
+    assert calls.numpy() == steps
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
@@ -190,7 +190,7 @@ def test_what_never_ends_stops_at_the_maximum(mode):
     result = MODES[mode](search)(tensor([3, 4]))
     np.testing.assert_array_equal(result.ids, [[4, 5, 5, 5], [5, 5, 5, 5]])
     np.testing.assert_array_equal(result.lengths, [4, 4])
-    assert to_numpy(calls) == 4
+    assert calls.numpy() == 4
 
 
 def test_a_maximum_of_one(rng):
@@ -216,7 +216,7 @@ def test_pad_token_behind_the_step_at_which_all_have_ended():
     """The loop stops early; what no step wrote is padding too."""
 
     def step(tokens, state):
-        return 10.0 * ops.one_hot(tokens + 1, 4), state
+        return 10.0 * ops.one_hot(ops.minimum(tokens + 1, 3), 4), state
 
     result = greedy_search(step, [], [0, 1], end_token=3, max_length=6, pad_token=9)
     np.testing.assert_array_equal(result.ids, [[1, 2, 3, 9, 9, 9], [2, 3, 9, 9, 9, 9]])
@@ -252,9 +252,9 @@ def test_forbidden_tokens():
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 def test_half_precision_logits_are_summed_in_float32(half):
     logits = np.linspace(-3, 3, V)
-    exact = to_numpy(ops.cast(ops.cast(logits, half), "float64"))
+    exact = np.asarray(ops.cast(ops.cast(logits, half), "float64"))
     result = greedy_search(
-        lambda tokens, state: (ops.cast([logits] * 2, half), state), [], [3, 4], END, 200
+        lambda tokens, state: (ops.cast(np.array([logits] * 2), half), state), [], [3, 4], END, 200
     )
     assert dtype_of(result.scores) == "float32"
     assert_allclose(result.scores, 200 * ref.log_softmax(exact)[-1], rtol=1e-5)
@@ -345,7 +345,7 @@ def test_state_of_any_structure(rng):
     seen = []
 
     def step(tokens, state):
-        seen.append(keras.tree.map_structure(lambda x: x.dtype.name, state))
+        seen.append(keras.tree.map_structure(dtype_of, state))
         count = state["counts"][0] + 1
         return 5.0 * ops.one_hot(count + 2, V), {"counts": (count,), "rest": [state["rest"][0]]}
 

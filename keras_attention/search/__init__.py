@@ -6,6 +6,7 @@ constraints  what a hypothesis may go on with, for all searches
 walk         the loop that follows one sequence a row
 greedy       the most probable token at each step
 beam         the N best sequences of K beams
+largest      the largest of scores, the first of equal ones first
 hypotheses   sets of hypotheses as tensors
 ranking      length and coverage penalty
 """

@@ -17,6 +17,7 @@ from keras_attention.search.hypotheses import (
     lengths,
     select,
 )
+from keras_attention.search.largest import largest
 from keras_attention.search.ranking import coverage_penalty as penalty_of_coverage
 from keras_attention.search.ranking import length_penalties
 from keras_attention.search.result import BeamResult
@@ -221,7 +222,7 @@ class _Beams:
             raise ValueError("`step` must return logits whose last axis, V, is known.")
         count = K if self.end_token is None else min(2 * K, K * size)
         totals = ops.reshape(flat(live.scores)[:, None] + gains, (-1, K * size))
-        scores, choice = ops.top_k(totals, count)
+        scores, choice = largest(totals, count)
         choice = ops.cast(choice, "int32")
         beams, tokens = choice // size, choice % size
         rows = flat_rows(beams, K)
@@ -250,7 +251,7 @@ class _Beams:
         scores, ranking = (
             ops.where(ends, -math.inf, x) for x in (candidates.scores, candidates.ranking)
         )
-        _, choice = ops.top_k(scores, self.width)
+        _, choice = largest(scores, self.width)
         tokens, rows, *live = select(
             ops.cast(choice, "int32"),
             tokens,

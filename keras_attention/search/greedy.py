@@ -3,6 +3,7 @@
 from keras import ops
 
 from keras_attention.search.constraints import Constraints
+from keras_attention.search.largest import largest
 from keras_attention.search.step import Step, as_batch, as_start_tokens, check_token
 from keras_attention.search.walk import walk
 
@@ -72,5 +73,5 @@ def greedy_search(
 
 
 def _most_probable(log_probabilities, _):
-    _, chosen = ops.top_k(log_probabilities, 1)  # an argmax that every exporter knows
+    _, chosen = largest(log_probabilities, 1)  # an argmax that every exporter knows
     return ops.cast(chosen[:, 0], "int32")

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_attention.search.largest import largest
+
 
 class Hypotheses(NamedTuple):
     """M hypotheses a row.
@@ -62,5 +64,5 @@ def select(choice, *tensors):
 def best(count, *sets):
     """The `count` best of several sets, sorted; the earlier ones first among equals."""
     joined = Hypotheses(*(ops.concatenate(x, axis=1) for x in zip(*sets, strict=True)))
-    _, choice = ops.top_k(joined.ranking, count)
+    _, choice = largest(joined.ranking, count)
     return Hypotheses(*select(ops.cast(choice, "int32"), *joined))

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_attention.checks import check_positive
 from keras_attention.search.constraints import Constraints
+from keras_attention.search.largest import largest
 from keras_attention.search.result import SearchResult
 from keras_attention.search.step import (
     Step,
@@ -127,7 +128,7 @@ class _Draw:
             if size is None:
                 raise ValueError("`step` must return logits whose last axis, V, is known.")
             count = min(self.top_k or size, size)
-            log_probabilities, order = ops.top_k(log_probabilities, count)
+            log_probabilities, order = largest(log_probabilities, count)
         chosen = self._place(self._shares(log_probabilities), index)
         if order is not None:
             chosen = ops.take_along_axis(ops.cast(order, "int32"), chosen, axis=1)
@@ -135,9 +136,9 @@ class _Draw:
 
     def _shares(self, log_probabilities):
         """What each token weighs in the draw; sorted where there is a `top_p`."""
-        largest, _ = ops.top_k(log_probabilities, 1)  # `ops.max` refuses an empty batch
-        largest = ops.where(ops.isfinite(largest), largest, ops.zeros_like(largest))
-        shares = ops.exp((log_probabilities - largest) / self.temperature)
+        highest, _ = largest(log_probabilities, 1)  # `ops.max` refuses an empty batch
+        highest = ops.where(ops.isfinite(highest), highest, ops.zeros_like(highest))
+        shares = ops.exp((log_probabilities - highest) / self.temperature)
         if self.top_p:
             sums = ops.cumsum(shares, axis=-1)
             before = ops.pad(sums[:, :-1], [[0, 0], [1, 0]])
@@ -155,7 +156,7 @@ class _Draw:
         number = ops.take(self.numbers, index, axis=1)[:, None] * sums[:, -1:]
         beyond = ops.logical_and(ops.greater(sums, number), ops.greater(shares, 0))
         marked = ops.where(beyond, ops.full_like(shares, 2.0), shares)  # the shares are at most 1
-        _, place = ops.top_k(marked, 1)
+        _, place = largest(marked, 1)
         return ops.cast(place, "int32")
 
 
