@@ -138,6 +138,7 @@ ONE_IN = {
     "test_blockwise.py": 4,
     "test_cache.py": 4,
     "test_decoder_state.py": 4,
+    "test_ecosystem.py": 8,
     "test_examples_toys.py": 4,
     "test_gates.py": 4,
     "test_history.py": 4,

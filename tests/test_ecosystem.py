@@ -131,6 +131,7 @@ class Batches(keras.utils.PyDataset):
         return (np.asarray(DENSE), np.asarray(DENSE)), np.asarray(DENSE)
 
 
+@pytest.mark.slow
 def test_the_same_from_arrays_a_dataset_and_a_py_dataset():
     ids = np.concatenate([DENSE, DENSE])
     from_tf = tf.data.Dataset.from_tensor_slices(((ids, ids), ids)).batch(2)
