@@ -74,6 +74,11 @@ MORE_MODELS = {
 }
 
 
+def quick(name):
+    """One of the models; the others with the slow tests."""
+    return [pytest.param(x, marks=() if x == name else pytest.mark.slow) for x in MODELS]
+
+
 @pytest.fixture(scope="module", params=list(MODELS))
 def exported(request, tmp_path_factory):
     """A model and where it was exported."""
@@ -171,11 +176,13 @@ def check_answers(requests, answers):
         check(answer)
 
 
+@pytest.mark.parametrize("exported", quick("recurrent"), indirect=True)
 def test_the_c_api_gives_what_the_model_gives(exported, requests):
     _, path, _ = exported
     check_answers(requests, run_script("c_api.py", path, requests=requests))
 
 
+@pytest.mark.parametrize("exported", quick("transformer"), indirect=True)
 def test_without_keras(exported, requests):
     """Where Keras can not be imported, each endpoint works, and a copy of the front end."""
     model, path, _ = exported
@@ -307,6 +314,7 @@ def test_nothing_is_overwritten_or_left_behind(tmp_path, monkeypatch):
         export_servable(model, tmp_path / "no_such_folder" / "model")
 
 
+@pytest.mark.parametrize("exported", quick("recurrent"), indirect=True)
 def test_what_differs_is_found(exported):
     """The comparison sees a model whose weights are other ones than those exported."""
     model, path, card = exported

@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[1]
 PRINTED = {  # a line that each page prints
     "README.md": "(2, 1, 20) (2, 1) (2, 1, 20, 4)",
     "docs/attention.md": "True (2, 5)",
+    "docs/backends.md": "read: Seq2Seq",
     "docs/distribution.md": "[0, 1] epochs trained by all",
     "docs/equations.md": "every layer gives what its equation says",
     "docs/gallery.md": "ein Hund schläft",
@@ -19,7 +20,8 @@ PRINTED = {  # a line that each page prints
     "docs/serving.md": "'serve_tokens', 'serving_default', 'step'",
     "docs/transformer.md": "(None, None, 32)",
 }
-ONE_PROGRAM = ("docs/equations.md", "docs/moving_from_tfa.md")  # whose blocks build on each other
+# Pages whose blocks build on each other.
+ONE_PROGRAM = ("docs/backends.md", "docs/equations.md", "docs/moving_from_tfa.md")
 
 
 def blocks(page):
