@@ -44,7 +44,7 @@ def to_numpy(value):
     if isinstance(value, (tuple, list)):
         items = [to_numpy(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    value = getattr(value, "value", value)  # of a variable
+    value = value.value if isinstance(value, keras.Variable) else value
     array = np.asarray(ops.convert_to_numpy(value) if ops.is_tensor(value) else value)
     return array.astype("float32") if array.dtype.name in ("float16", "bfloat16") else array
 

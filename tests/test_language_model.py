@@ -113,7 +113,7 @@ def test_reading_prompts_and_stepping_equal_the_full_pass(case):
     for width in (4, 6):
         tokens, state = model.start(padded_left(PROMPTS, width), max_length=4)
         steps = []
-        for token in (tokens, *(ops.full([3], x) for x in more)):
+        for token in (tokens, *(ops.full([3], x, "int32") for x in more)):
             logits, state = model.step(token, state)
             steps.append(logits)
         for row, prompt in enumerate(PROMPTS):

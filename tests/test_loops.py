@@ -194,6 +194,6 @@ def test_what_the_first_step_makes_longer_may_grow():
         np.testing.assert_array_equal(grown, [[0, 0, 1, 3, 6, 10]] * B)
         np.testing.assert_array_equal(outputs, [[0, 0, 1, 3, 6]] * B)
         np.testing.assert_array_equal(other, np.ones(B))
-    (outputs,), (grown, _) = growing(stop=lambda state: ops.shape(state[0])[1] > 3)
+    (outputs,), (grown, _) = growing(stop=lambda state: ops.greater(ops.shape(state[0])[1], 3))
     np.testing.assert_array_equal(grown, [[0, 0, 1, 3]] * B)
     np.testing.assert_array_equal(outputs, [[0, 0, 1, 0, 0]] * B)
