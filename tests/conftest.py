@@ -132,17 +132,20 @@ SCORES = {
 # Of a parametrised test in these files the quick run takes the first case and one in so many of the
 # others, the same ones each time; the slow tests are the rest.
 ONE_IN = {
-    "test_any_backend.py": 10,  # its subjects have tests of their own on TensorFlow
+    "test_any_backend.py": 40,  # its subjects have tests of their own on TensorFlow
     "test_attend.py": 4,
     "test_beam.py": 4,
     "test_blockwise.py": 4,
     "test_cache.py": 4,
     "test_decoder_state.py": 4,
+    "test_decoders.py": 3,
     "test_ecosystem.py": 8,
     "test_examples_toys.py": 4,
     "test_gates.py": 4,
     "test_history.py": 4,
     "test_language_model.py": 6,
+    "test_layers.py": 3,
+    "test_local.py": 3,
     "test_losses.py": 4,
     "test_monotonic.py": 4,
     "test_multi_head_pieces.py": 4,

@@ -59,6 +59,7 @@ def enable_lora(model, rank):
     return layers
 
 
+@pytest.mark.slow
 def test_lora_trains_nothing_else(tmp_path):
     model = transformer(LETTERS, LETTERS, **SIZES)
     before = np.asarray(model([DENSE, DENSE]))

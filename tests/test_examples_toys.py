@@ -285,6 +285,7 @@ def test_without_babel(tmp_path, capsys, monkeypatch):
     assert "Babel is needed to write dates: pip install 'keras-attention-layers[examples]'" in error
 
 
+@pytest.mark.slow
 def test_a_run_from_training_to_answers(tmp_path, capsys):
     output = tmp_path / "made" / "here"
     arguments = ("--smoke", "--train-length", 3, "--test-length", 4, "--examples", 128)

@@ -79,7 +79,10 @@ def quick(name):
     return [pytest.param(x, marks=() if x == name else pytest.mark.slow) for x in MODELS]
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+QUICK = [pytest.param(x, marks=pytest.mark.slow if x == "language" else ()) for x in MODELS]
+
+
+@pytest.fixture(scope="module", params=QUICK)
 def exported(request, tmp_path_factory):
     """A model and where it was exported."""
     keras.utils.set_random_seed(1)

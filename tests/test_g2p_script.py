@@ -48,6 +48,7 @@ def serve(smoke):
     return lambda words, _owner=model: signature(text=tf.constant(words, "string"))
 
 
+@pytest.mark.slow
 def test_the_script_says_what_it_did(smoke):
     text, _ = smoke
     assert "phoneme error rate" in text and "word error rate" in text
@@ -56,6 +57,7 @@ def test_the_script_says_what_it_did(smoke):
     assert "A process without Keras pronounced 50 words" in text
 
 
+@pytest.mark.slow
 def test_the_script_leaves_whole_files_only(smoke):
     _, output = smoke
     names = ["alignment.png", "model.keras", "results.json", "saved_model", "vocabulary.json"]
@@ -68,6 +70,7 @@ def test_the_script_leaves_whole_files_only(smoke):
     assert (letters.name, phones.name) == ("letters", "phones")
 
 
+@pytest.mark.slow
 def test_the_exported_model_takes_any_batch(serve):
     check_serving(serve)
 
@@ -88,6 +91,7 @@ def check_serving(serve):
         assert np.all(np.isfinite(outputs["attention"]))
 
 
+@pytest.mark.slow
 def test_attention_weights_of_the_exported_model(serve):
     outputs = serve(["attention", "a"])
     lengths = [len(text.split()) for text in outputs["pronunciation"].numpy()]
@@ -99,6 +103,7 @@ def test_attention_weights_of_the_exported_model(serve):
     assert "".join(letter.decode() for letter in outputs["letters"].numpy()[0]) == "attention"
 
 
+@pytest.mark.slow
 def test_case_and_unknown_letters(serve):
     upper, lower = serve(["ATTENTION"]), serve([" attention "])
     assert upper["pronunciation"][0] == lower["pronunciation"][0]
@@ -106,6 +111,7 @@ def test_case_and_unknown_letters(serve):
     assert np.all(np.isfinite(unknown["score"]))
 
 
+@pytest.mark.slow
 def test_pronounce_works_where_keras_can_not_be_imported(smoke, tmp_path):
     script, picture = ROOT / "examples" / "pronounce.py", tmp_path / "plot.png"
     arguments = ("--model", smoke[1] / "saved_model", "--plot", picture, "attention", "model")

@@ -25,12 +25,7 @@ MODELS = {
     "language": lambda: causal_lm(LETTERS, layers=1, units=16, num_heads=2),
     "classifier": lambda: text_classifier(LETTERS, 3, layers=1, units=16, num_heads=2),
 }
-QUICK = ("recurrent",)
 IDS = np.array([[5, 6, 7, 2], [8, 9, 2, 0]], "int32")
-
-
-def some_or_slow(*names):
-    return [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in names]
 
 
 def make(name):
@@ -42,7 +37,8 @@ def inputs_of(model):
     return [IDS, IDS] if len(model.inputs) == 2 else IDS
 
 
-@pytest.mark.parametrize("name", some_or_slow(*MODELS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_saved_and_loaded(name, tmp_path):
     model = make(name)
     exact = np.asarray(model(inputs_of(model)))
@@ -62,7 +58,7 @@ def test_saved_and_loaded(name, tmp_path):
     np.testing.assert_array_equal(again(inputs_of(model)), expected)
 
 
-@pytest.mark.parametrize("name", some_or_slow("recurrent", "transformer"))
+@pytest.mark.parametrize("name", ["recurrent", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_searches_that_were_compiled_before_are_made_anew(name):
     model = make(name)
     before = model.translate("abc", max_length=5, details=True)
@@ -121,6 +117,7 @@ def test_without_it_the_config_says_nothing():
     assert "quantized" not in make("recurrent").get_config()
 
 
+@pytest.mark.slow
 def test_litert_takes_the_exact_model(tmp_path):
     model = make("recurrent")
     model.quantize("int8")

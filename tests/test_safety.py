@@ -41,6 +41,7 @@ def test_the_search_finds_what_it_searches(tmp_path):
     assert {name for name, _ in traces_in(path)} == {"file"}
 
 
+@pytest.mark.slow
 def test_what_is_written_names_no_place_of_this_machine(tmp_path):
     letters = CharacterTokenizer.fit(["abcdef"])
     model = seq2seq(letters, letters, units=8)

@@ -220,6 +220,7 @@ def smoke(tmp_path_factory):
     return process.stdout, output
 
 
+@pytest.mark.slow
 def test_the_script_leaves_what_it_says(smoke):
     text, output = smoke
     assert sorted(path.name for path in output.iterdir()) == sorted(translate.WRITTEN)
@@ -238,6 +239,7 @@ def test_the_script_leaves_what_it_says(smoke):
         assert sum(row["sentences"] for row in rows) == results["pairs"]["test"]
 
 
+@pytest.mark.slow
 def test_the_saved_model_is_that_of_the_best_epoch(smoke):
     _, output = smoke
     results = json.loads((output / "results.json").read_text("utf-8"))
