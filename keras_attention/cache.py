@@ -168,7 +168,7 @@ def _steps_axis(x):
 
 def _write(old, new, length):
     """`old` with `new` steps from slot `length` on; XLA does it in place."""
-    start = [0] * len(old.shape)
+    start = [ops.zeros_like(length)] * len(old.shape)  # of one type, as JAX wants
     start[_steps_axis(old)] = length
     return ops.slice_update(old, start, new)
 

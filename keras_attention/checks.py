@@ -27,6 +27,20 @@ def check_broadcast(name, shape, target, mutual=False):
             )
 
 
+def known_size(x, axis):
+    """The size of an axis of `x` `[...]`, or None where it is not known.
+
+    Where Keras makes a Functional model it traces with another size in place of one that is not
+    known: a symbolic one on JAX, 83 and then 89 on PyTorch.
+    """
+    size = x.shape[axis]
+    if keras.backend.backend() == "jax":
+        return size if isinstance(size, int) else None
+    if keras.backend.backend() == "torch" and size in (83, 89):
+        return None
+    return size
+
+
 def check_when_run(x, sizes):
     """`x` `[...]`, if it has these sizes; where they are not known before, an error when a graph
     runs. (TensorFlow drops a reshape to the same number of axes as none where one size is unknown.)

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 
-def scan_steps(step, inputs, state, outputs):
+def scan_steps(step, inputs, state, outputs, variables=()):
     """Runs `step` over the time axis of `inputs` and stacks what it puts out; differentiable.
 
     Args:
@@ -12,18 +12,14 @@ def scan_steps(step, inputs, state, outputs):
         inputs: structure of tensors `[B, T, ...]`, T at least 1.
         state: structure of tensors `[B, ...]`, which keep their shapes and dtypes.
         outputs: list of `(shape, dtype)`, what `step` puts out, with None for unknown sizes.
+        variables: those that a step may change: states of random numbers.
 
     Returns:
         `(outputs, state)`: a list of tensors `[B, T, ...]`, and the state after the last step.
     """
     steps_first = keras.tree.map_structure(_swap, inputs)
     if keras.backend.backend() != "tensorflow":
-
-        def body(carry, inputs_t):
-            outputs_t, carry = step(inputs_t, carry)
-            return carry, outputs_t
-
-        state, stacked = ops.scan(body, state, steps_first)
+        state, stacked = _scan(step, steps_first, state, variables)
         return [_swap(x) for x in stacked], state
 
     # `ops.scan` cannot be differentiated under XLA here; a `while_loop` with a bound can.
@@ -40,6 +36,27 @@ def scan_steps(step, inputs, state, outputs):
     for x in stacked:  # the loop forgets a number of steps that is known
         x.set_shape((None, first.shape[0], *[None] * (len(x.shape) - 2)))
     return stacked, state
+
+
+def _scan(step, inputs, state, variables):
+    """`ops.scan`, with the values of `variables` in its carry: what a trace of JAX leaves in them
+    would be of no use outside of it.
+    """
+    values = [v.value for v in variables]
+
+    def body(carry, inputs_t):
+        state, values = carry
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        outputs_t, state = step(inputs_t, state)
+        return (state, [v.value for v in variables]), outputs_t
+
+    try:
+        (state, values), stacked = ops.scan(body, (state, values), inputs)
+    finally:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+    return state, stacked
 
 
 def loop_steps(step, state, length, stop):

@@ -31,4 +31,5 @@ def batch_matmul(a, b):
 def vector_product(a, v):
     """`a v` for a vector: `[..., U]` and `[U]` to `[...]`."""
     leading = string.ascii_lowercase[: len(a.shape) - 1]
+    v = ops.cast(v, a.dtype)  # other than TensorFlow, Keras makes float32 of products of float64
     return ops.einsum(f"{leading}z,z->{leading}", a, v)

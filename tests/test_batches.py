@@ -3,6 +3,8 @@
 What all batches of pairs have in common is tested in test_seq2seq.py.
 """
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -224,7 +226,15 @@ def test_fit_tells_which_epoch_it_is(monkeypatch):
     data = epoch_dataset(batches, signature, count=1, epoch=epoch)
     model.fit(data, epochs=3, verbose=0, callbacks=[epoch])
     model.fit(data, initial_epoch=1, epochs=4, verbose=0, callbacks=[epoch])
-    assert [number for number, _ in seen] == [0, 1, 2, 1, 2, 3]
+    # (JAX's and PyTorch's `fit` read the first batch once more.)
+    assert [number for number, _ in itertools.groupby(seen, key=lambda x: x[0])] == [
+        0,
+        1,
+        2,
+        1,
+        2,
+        3,
+    ]
     numbers = dict(seen)
     assert (
         all(numbers[epoch] == number for epoch, number in seen) and len(set(numbers.values())) == 4

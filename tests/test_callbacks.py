@@ -119,6 +119,7 @@ def test_several_layers(tmp_path, drawn):
         names(["first", "third"])
 
 
+@pytest.mark.tensorflow_only("text in the graph")
 def test_a_layer_with_one_query_and_a_model_that_takes_strings(tmp_path, drawn):
     text = keras.Input((), dtype="string")
     lookup = keras.layers.TextVectorization(output_sequence_length=4, vocabulary=["ich", "bin"])

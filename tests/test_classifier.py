@@ -164,6 +164,7 @@ def test_saved_loaded_and_cloned(tmp_path, case):
         assert copy.classify(["abc", ""]) == model.classify(["abc", ""])
 
 
+@pytest.mark.tensorflow_only("SavedModels and the command `keras-attention`")
 def test_an_exported_model_computes_the_same(tmp_path):
     model = make("rotary", dtype="float32")
     model.export(tmp_path / "saved", verbose=False)

@@ -149,6 +149,7 @@ def test_a_step_of_two_replicas_equals_that_of_one():
 # One process
 
 
+@pytest.mark.tensorflow_only("`fit_distributed`")
 def test_one_process_is_fit():
     ours, keras_own = make_model(), make_model()
     found = fit_distributed(ours, BATCHES, epochs=2, verbose=0, validation_data=BATCHES)
@@ -170,6 +171,7 @@ class Stop(keras.callbacks.Callback):
         self.model.stop_training = epoch == self.epoch
 
 
+@pytest.mark.tensorflow_only("`fit_distributed`")
 def test_goes_on_from_the_last_backup(tmp_path):
     whole = make_model()
     expected = fit_distributed(whole, BATCHES, epochs=4, verbose=0)
@@ -185,6 +187,7 @@ def test_goes_on_from_the_last_backup(tmp_path):
     assert int(model.optimizer.iterations.numpy()) == 4 * 3
 
 
+@pytest.mark.tensorflow_only("`fit_distributed`")
 def test_a_training_that_a_callback_ended_stays_ended(tmp_path):
     options = {"epochs": 5, "verbose": 0, "backup_folder": tmp_path}
     first = fit_distributed(make_model(), BATCHES, callbacks=[Stop(1)], **options)
@@ -199,6 +202,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.tensorflow_only("`fit_distributed`")
 @pytest.mark.parametrize("layers", OTHERS.values(), ids=OTHERS)
 def test_backups_of_another_model_are_refused(layers, tmp_path):
     fit_distributed(make_model(), BATCHES, verbose=0, backup_folder=tmp_path)
@@ -209,6 +213,7 @@ def test_backups_of_another_model_are_refused(layers, tmp_path):
         fit_distributed(other, BATCHES, verbose=0, backup_folder=tmp_path)
 
 
+@pytest.mark.tensorflow_only("`fit_distributed`")
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -224,11 +229,13 @@ def test_wrong_arguments(options, message):
         fit_distributed(make_model(), **{"x": BATCHES, "verbose": 0, **options})
 
 
+@pytest.mark.tensorflow_only("`fit_distributed`")
 def test_a_model_that_is_not_compiled():
     with pytest.raises(ValueError, match="`model` must be a compiled"):
         fit_distributed(keras.Sequential([keras.layers.Dense(1)]), BATCHES)
 
 
+@pytest.mark.tensorflow_only("`fit_distributed`")
 def test_a_model_made_outside_of_the_scope(monkeypatch):
     """Each process would train by itself, and nobody would notice."""
     cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from backend import BACKEND
 
 from keras_attention import (
     BahdanauAttention,
@@ -80,6 +81,7 @@ def test_lora_trains_nothing_else(tmp_path):
 # Ragged tensors
 
 
+@pytest.mark.tensorflow_only("ragged tensors")
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_refuse_ragged_tensors_by_name(name, rng):
     make, count = LAYERS[name]
@@ -98,6 +100,7 @@ def test_layers_refuse_ragged_tensors_by_name(name, rng):
     np.testing.assert_allclose(found[:1, :3] if found.ndim == 3 else found[:1], alone, atol=1e-5)
 
 
+@pytest.mark.skipif(BACKEND == "torch", reason="ragged tensors")
 @pytest.mark.parametrize("name", MODELS)
 def test_models_take_ragged_ids(name):
     model = MODELS[name]()

@@ -263,6 +263,7 @@ class TestLost:
         model = functional(lambda x: keras.layers.Dense(D)(Opaque(name="opaque")(x)))
         assert "'opaque'" in explain(model, IDS)["attention"].lost[1]
 
+    @pytest.mark.tensorflow_only("tf.function")
     def test_a_compiled_function(self):
         embed, attention = embedding(), ScaledDotProductAttention(name="attention")
 

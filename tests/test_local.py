@@ -143,7 +143,7 @@ def inside(x, window):
 def test_window_by_hand(monkeypatch):
     """D = 1: at 2.0 the places 1, 2, 3, at 2.5 the places 2, 3, at 0.0 the places 0, 1."""
     monkeypatch.setattr(local, "SHORT", 1)
-    window = local.window_around(np.array([[2.0, 2.5, 0.0]], "float32"), 1, None, 5)
+    window = local.window_around(tensor([[2.0, 2.5, 0.0]]), 1, None, 5)
     assert inside(window.places, window) == [[1, 2, 3], [2, 3], [0, 1]]
     np.testing.assert_array_equal(window.index, window.places)
     np.testing.assert_array_equal(window.distance[0, 1], [[-0.5, 0.5, 1.5]])
@@ -152,8 +152,8 @@ def test_window_by_hand(monkeypatch):
 def test_window_of_a_padded_memory_by_hand(monkeypatch):
     """Real steps stand at 1, 2, 4; around the second, with D = 1, lie all three."""
     monkeypatch.setattr(local, "SHORT", 1)
-    mask = np.array([[False, True, True, False, True]])
-    window = local.window_around(np.array([[1.0, 3.0]], "float32"), 1, mask, 5)
+    mask = tensor([[False, True, True, False, True]])
+    window = local.window_around(tensor([[1.0, 3.0]]), 1, mask, 5)
     assert inside(window.index, window) == [[1, 2, 4], [4]]
     spread = to_numpy(local.spread(ops.ones((1, 2, 1, 3)), window, mask, 5, 2))
     assert spread[0, 0].tolist() == [0, 1, 1, 0, 1]
@@ -161,7 +161,7 @@ def test_window_of_a_padded_memory_by_hand(monkeypatch):
 
 def test_one_window_of_a_short_memory_by_hand():
     """The places 0 to 4 for all queries; each sees its own neighbourhood."""
-    window = local.window_around(np.array([[2.0, 2.5, 0.0]], "float32"), 1, None, 5)
+    window = local.window_around(tensor([[2.0, 2.5, 0.0]]), 1, None, 5)
     np.testing.assert_array_equal(window.places, [[range(5)]])
     expected = [[0, 1, 1, 1, 0], [0, 0, 1, 1, 0], [1, 1, 0, 0, 0]]
     np.testing.assert_array_equal(window.mask, [[expected]])
@@ -557,6 +557,7 @@ def test_steps_equal_the_sequence(rng, kind, masked):
         close(np.concatenate([half[0] for half in halves], axis=1), whole)
 
 
+@pytest.mark.tensorflow_only("tf.while_loop")
 @LOCAL
 def test_steps_in_a_compiled_loop(rng, kind):
     layer = built(kind, "dot")

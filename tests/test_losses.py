@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import reference_losses as ref
 import tensorflow as tf
-from backend import assert_allclose, compiled, differentiate, dtype_of, tensor, to_numpy
+from backend import BACKEND, assert_allclose, compiled, differentiate, dtype_of, tensor, to_numpy
 from conftest import numerical_gradient, rounded
 from keras import ops
+from other_backends import MODES_HERE
 
 from keras_attention.losses import (
     CoverageLoss,
@@ -278,6 +279,7 @@ def test_ids_outside_of_the_vocabulary(rng, bad, smoothing):
             function(ids, logits)
 
 
+@pytest.mark.skipif(BACKEND == "torch", reason=MODES_HERE["torch"]["xla"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bad", [V, -1, 2**30])
 def test_ids_outside_of_the_vocabulary_under_xla(rng, bad, smoothing):

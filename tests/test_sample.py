@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference_search as ref
 import tensorflow as tf
-from backend import assert_allclose, tensor
+from backend import assert_allclose, tensor, to_numpy
 from conftest import MODES
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,7 +123,7 @@ def test_nothing_outside_of_the_nucleus(seed, top_p, top_k):
     result = draw(
         distribution(np.repeat(p, 20, axis=0)), np.zeros(1000, "int32"), top_p=top_p, top_k=top_k
     )
-    for ids, row in zip(np.reshape(result.ids, (50, 20)), p, strict=True):
+    for ids, row in zip(np.reshape(to_numpy(result.ids), (50, 20)), p, strict=True):
         # A token more or less where the sum is p but for rounding.
         assert set(ids) <= set(np.flatnonzero(shares(row, 1.0, top_k, min(top_p + 1e-5, 1.0))))
 
@@ -231,12 +231,12 @@ def test_several_results(rng):
     memory = {"logits": np.log(p + 1e-30).astype("float32")}
 
     def step(tokens, state, memory):
-        return memory["logits"], ops.one_hot(tokens, 3), state + 1
+        return memory["logits"], ops.one_hot(tokens, 4), state + 1
 
     arguments = dict(start_tokens=[0, 1], end_token=None, max_length=2, memory=memory, seed=3)
     result = sample(step, np.zeros((2, 1)), num_results=5000, **arguments)
     assert isinstance(result, SearchResult)
-    assert [tuple(x.shape) for x in result] == [(2, 5000, 2), (2, 5000), (2, 5000), (2, 5000, 2, 3)]
+    assert [tuple(x.shape) for x in result] == [(2, 5000, 2), (2, 5000), (2, 5000), (2, 5000, 2, 4)]
     for row, q in zip(np.asarray(result.ids), p, strict=True):
         check_counts(np.bincount(np.ravel(row), minlength=4), q)
     for count in (1, 3):

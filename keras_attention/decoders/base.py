@@ -246,8 +246,10 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         size = inputs.shape[-1]
         extra_size = self._cell_input_size(size, self._context_size) - size
         cell_state = states.split(state)[0]
+        variables = self.non_trainable_variables
+        sizes_of_steps = (extra_size, mask, sizes)
         return run_steps(
-            self.cell, step, inputs, carry, cell_state, extra_size, mask, sizes, training, more
+            self.cell, step, inputs, carry, cell_state, *sizes_of_steps, training, variables, more
         )
 
     def _check_inputs(self, **inputs):

@@ -24,7 +24,9 @@ def run_cell_on(cell):
     return run
 
 
-def run_steps(cell, step, inputs, carry, cell_state, extra_size, mask, sizes, training, more=()):
+def run_steps(
+    cell, step, inputs, carry, cell_state, extra_size, mask, sizes, training, variables, more=()
+):
     """Runs a step over a sequence.
 
     Args:
@@ -38,6 +40,7 @@ def run_steps(cell, step, inputs, carry, cell_state, extra_size, mask, sizes, tr
         mask: `[B, T]`, or None; a masked step keeps the carry and puts out 0.
         sizes: number of features of each of the outputs.
         training: whether the cell's dropout is drawn.
+        variables: those of the decoder that a step may change.
         more: further tensors `[B, T, ...]` that the step reads. With them it may change its
             inputs.
 
@@ -63,4 +66,4 @@ def run_steps(cell, step, inputs, carry, cell_state, extra_size, mask, sizes, tr
 
         sequences = [[inputs, *more]] if mask is None else [[inputs, *more], mask]
         shapes = [((inputs.shape[0], size), dtype) for size in sizes]
-        return scan_steps(masked_step, sequences, carry, shapes)
+        return scan_steps(masked_step, sequences, carry, shapes, variables)

@@ -117,7 +117,7 @@ def advance(alignment, weights):
     return {name: after[name](old) for name, old in alignment.items()}
 
 
-def attend_in_steps(attend_step, prepared, alignment):
+def attend_in_steps(attend_step, prepared, alignment, variables):
     """Attends step by step, where the weights of a step depend on those before it.
 
     Args:
@@ -125,6 +125,7 @@ def attend_in_steps(attend_step, prepared, alignment):
             for inputs of one query step.
         prepared: the `Prepared` inputs of T steps, without heads.
         alignment: the alignment before the first step. A masked step keeps it.
+        variables: those of the layer that a step may change.
 
     Returns:
         `(context [B, T, D], weights [B, T, S], alignment)`.
@@ -161,7 +162,7 @@ def attend_in_steps(attend_step, prepared, alignment):
     batch = prepared.queries.shape[0]
     shapes = ((batch, prepared.values.shape[-1]), (batch, prepared.keys.shape[-2]))
     (context, weights), alignment = scan_steps(
-        step, sequences, alignment, [(shape, dtype) for shape in shapes]
+        step, sequences, alignment, [(shape, dtype) for shape in shapes], variables
     )
     return context, weights, alignment
 

@@ -248,6 +248,7 @@ class AttentionLayer(LayerInputs, LayerMemory, VaryingOutputs, keras.layers.Laye
                 lambda step, past: self._weighted_sum(step, past, True, training),
                 prepared,
                 alignment,
+                self.non_trainable_variables,
             )
         wanted = prepared.return_attention_scores
         result = self._weighted_sum(prepared, alignment, wanted, training)

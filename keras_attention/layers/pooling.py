@@ -101,6 +101,8 @@ def _total(x, real):
 
 
 def _largest(x, real):
+    if 0 in x.shape:  # of which PyTorch's maximum has another shape
+        return ops.sum(x, axis=1)
     lowest = ops.full_like(x, float("-inf"))
     largest = ops.max(ops.where(real[..., None], x, lowest), axis=1, initial=float("-inf"))
     return ops.where(ops.any(real, axis=1)[:, None], largest, ops.zeros_like(largest))

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.checks import check_float, check_positive
+from keras_attention.checks import check_float, check_positive, known_size
 from keras_attention.positions.scaling import check_base
 from keras_attention.positions.sinusoidal import sinusoidal_encoding
 from keras_attention.positions.turns import as_positions, fit_steps
@@ -36,7 +36,7 @@ class PositionEmbedding(keras.layers.Layer):
         if positions is None:
             if len(x.shape) == 2:
                 raise ValueError("`positions` must be given for one step, x of shape [B, D].")
-            return x + self._first(x.shape[1], ops.shape(x)[1], x.shape[-1])
+            return x + self._first(known_size(x, 1), ops.shape(x)[1], x.shape[-1])
         positions = as_positions(positions, ranks=(1, 2) if len(x.shape) == 3 else (0, 1))
         positions = fit_steps(positions, x) if len(x.shape) == 3 else _fit_batch(positions, x)
         return x + self._encode(positions, x.shape[-1])
@@ -49,7 +49,7 @@ class PositionEmbedding(keras.layers.Layer):
         return tuple(x_shape)
 
     def _first(self, steps, size, features):
-        """The encoding `[T, D]` of 0, ..., T - 1; `steps` is T or None, `size` T or a tensor."""
+        """The encoding `[T, D]` of 0, ..., T - 1; `steps` is T if known, `size` T or a tensor."""
         return self._encode(ops.arange(size, dtype="int32"), features)
 
 

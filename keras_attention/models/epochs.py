@@ -55,11 +55,16 @@ class EpochCounter(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self.number = epoch
+        seeds = [epoch]
         for variable in self.model.variables:
             if variable.path.endswith("seed_generator_state"):
-                seed = int(keras.ops.convert_to_numpy(variable)[0])
+                seeds.append(int(keras.ops.convert_to_numpy(variable)[0]))
                 draws = epoch * DRAWS_OF_AN_EPOCH % 2**32
-                variable.assign(np.array([seed, draws], variable.dtype))
+                variable.assign(np.array([seeds[-1], draws], variable.dtype))
+        if keras.backend.backend() == "torch" and len(seeds) > 1:
+            import torch  # whose own generator Keras's dropout without a seed draws from
+
+            torch.manual_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]))
 
 
 def epoch_dataset(make_batches, signature, count, shuffle=True, seed=0, epoch=None):

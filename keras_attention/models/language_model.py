@@ -241,7 +241,9 @@ class CausalLM(ConfiguredModel):
             ids = self._padded_left(prompts[first : first + PROMPTS_AT_ONCE])
 
             found = self._found(ids, max_length, beam_width, jit_compile, options)
-            results += self._texts(ids, np.asarray(found.ids), "num_results" in options)
+            results += self._texts(
+                ids, keras.ops.convert_to_numpy(found.ids), "num_results" in options
+            )
         return results[0] if single else results
 
     def _found(self, ids, max_length, beam_width, jit_compile, options):

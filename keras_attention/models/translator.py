@@ -236,8 +236,10 @@ class Translator:
 
     def _texts(self, source_ids, found, details):
         """For each source the list of its outputs, the best first."""
-        ids, scores, lengths = map(np.array, (found.ids, found.scores, found.lengths))
-        weights = None if found.attention_scores is None else np.asarray(found.attention_scores)
+        ids, scores, lengths, weights = (
+            None if x is None else np.array(keras.ops.convert_to_numpy(x))
+            for x in (found.ids, found.scores, found.lengths, found.attention_scores)
+        )
         if ids.ndim == 2:  # one output for each source
             ids, scores, lengths = ids[:, None], scores[:, None], lengths[:, None]
             weights = None if weights is None else weights[:, None]

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_attention.checks import check_integers, check_when_run
+from keras_attention.checks import check_integers, check_when_run, known_size
 
 
 def as_positions(positions, name="positions", ranks=(1, 2)):
@@ -44,14 +44,16 @@ def fit_steps(positions, x, name="positions"):
     Raises:
         ValueError: if a known size differs.
     """
-    given, wanted = tuple(positions.shape), x.shape[-2]
-    batch = (given[0], x.shape[0]) if len(given) == 2 else (1, 1)
+    given = tuple(known_size(positions, axis) for axis in range(len(positions.shape)))
+    shape = tuple(known_size(x, axis) for axis in range(len(x.shape)))
+    wanted = shape[-2]
+    batch = (given[0], shape[0]) if len(given) == 2 else (1, 1)
     known = None not in (given[-1], wanted)
     unlike = None not in batch and batch[0] not in (1, batch[1])
-    if len(given) >= len(x.shape) or unlike or (known and given[-1] != wanted):
+    if len(given) >= len(shape) or unlike or (known and given[-1] != wanted):
         raise ValueError(
             f"`{name}` must have shape [T] or [B, T], T = {wanted}, one a step of what has shape "
-            f"{tuple(x.shape)}. Received shape {given}."
+            f"{shape}. Received shape {given}."
         )
     if known:
         return positions
