@@ -115,6 +115,19 @@ def test_models_take_ragged_ids(name):
     assert np.isfinite(history.history["loss"]).all()
 
 
+@pytest.mark.tensorflow_only("ragged tensors")
+def test_losses_take_ragged_labels_or_refuse_them():
+    model = seq2seq(LETTERS, LETTERS, units=8)
+    logits = model([DENSE, DENSE])
+    assert MaskedCrossEntropy()(RAGGED, logits) == MaskedCrossEntropy()(DENSE, logits)
+    model.compile("sgd", MaskedCrossEntropy())
+    data = tf.data.Dataset.from_tensors(((DENSE, DENSE), RAGGED))
+    expected = float(MaskedCrossEntropy()(DENSE, logits))
+    assert model.evaluate(data, verbose=0) == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ValueError, match="`y_true` must be a dense tensor.*to_tensor"):
+        MaskedCrossEntropy(pad_token=None)(RAGGED, logits)
+
+
 def test_tokenizers_and_searches_take_ragged_ids():
     model = seq2seq(LETTERS, LETTERS, units=8)
     assert LETTERS.decode(RAGGED).numpy().tolist() == LETTERS.decode(DENSE).numpy().tolist()

@@ -134,7 +134,7 @@ def test_optimizers_see_the_sum_of_the_gradients(optimizer, rng):
             LearnedEmbedding(L, "zeros"),
             keras.layers.Dense(1, kernel_initializer="ones"),
         )
-        inputs = keras.Input((T, D))
+        inputs = keras.Input((T, D), batch_size=4)
         model = keras.Model(inputs, dense(layer(inputs, positions=positions)))
         model.compile(optimizer(), "mse")
         model.fit(x, target, epochs=2, verbose=0)

@@ -5,6 +5,7 @@ from numbers import Real
 import keras
 from keras import ops
 
+from keras_attention.checks import is_ragged
 from keras_attention.losses.steps import StepLoss, not_padding
 
 
@@ -26,7 +27,7 @@ class MaskedCrossEntropy(StepLoss):
         reduction, name, dtype: as of `StepLoss`.
 
     Call arguments:
-        y_true: token ids `[B, T]`.
+        y_true: token ids `[B, T]`. Ragged ones are padded behind.
         y_pred: logits or probabilities `[B, T, V]`.
         sample_weight: `[B]`, `[B, 1]` or `[B, T]`.
 
@@ -66,6 +67,11 @@ class MaskedCrossEntropy(StepLoss):
 
     def real_steps(self, y_true):
         return not_padding(y_true, self.pad_token)
+
+    def _dense(self, y_true):
+        if is_ragged(y_true) and self.pad_token is not None:
+            return y_true.to_tensor(self.pad_token)
+        return super()._dense(y_true)
 
     def call(self, y_true, y_pred):
         ids, logits = ops.cast(y_true, "int32"), ops.cast(y_pred, self._float)

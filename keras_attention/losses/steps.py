@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_attention.checks import check_broadcast
+from keras_attention.checks import check_broadcast, is_ragged
 
 
 class StepLoss(keras.losses.Loss):
@@ -37,7 +37,7 @@ class StepLoss(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         mask = getattr(y_pred, "_keras_mask", None)
-        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        y_true, y_pred = self._dense(ops.convert_to_tensor(y_true)), ops.convert_to_tensor(y_pred)
         self._check_shapes(tuple(y_true.shape), tuple(y_pred.shape))
         real = self.real_steps(y_true)
         if mask is not None:
@@ -53,6 +53,13 @@ class StepLoss(keras.losses.Loss):
 
     def get_config(self):
         return {**super().get_config(), "dtype": self.dtype}
+
+    def _dense(self, y_true):
+        if is_ragged(y_true):
+            raise ValueError(
+                "`y_true` must be a dense tensor. Received a ragged one. Pass y_true.to_tensor()."
+            )
+        return y_true
 
     def _check_shapes(self, true_shape, pred_shape):
         """Raises unless targets `[B, T]` or `[B, T, S]` fit predictions `[B, T, S]`."""
