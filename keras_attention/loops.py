@@ -1,5 +1,7 @@
 """Loops over steps that run in eager mode, in a graph and in XLA."""
 
+import functools
+
 import keras
 from keras import ops
 
@@ -19,7 +21,14 @@ def scan_steps(step, inputs, state, outputs, variables=()):
     """
     steps_first = keras.tree.map_structure(_swap, inputs)
     if keras.backend.backend() != "tensorflow":
-        state, stacked = _scan(step, steps_first, state, variables)
+
+        def body(carry, inputs_t):
+            outputs_t, carry = step(inputs_t, carry)
+            return carry, outputs_t
+
+        on_jax = keras.backend.backend() == "jax"
+        scan = functools.partial(_scan_with, list(variables)) if on_jax else ops.scan
+        state, stacked = scan(body, state, steps_first)
         return [_swap(x) for x in stacked], state
 
     # `ops.scan` cannot be differentiated under XLA here; a `while_loop` with a bound can.
@@ -38,25 +47,28 @@ def scan_steps(step, inputs, state, outputs, variables=()):
     return stacked, state
 
 
-def _scan(step, inputs, state, variables):
-    """`ops.scan`, with the values of `variables` in its carry: what a trace of JAX leaves in them
-    would be of no use outside of it.
+def _scan_with(variables, body, state, inputs):
+    """`ops.scan` with the values of `variables` in its carry, as JAX needs them: what its trace
+    leaves in variables is of no use outside of it.
     """
-    values = [v.value for v in variables]
 
-    def body(carry, inputs_t):
+    def with_variables(carry, inputs_t):
         state, values = carry
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
-        outputs_t, state = step(inputs_t, state)
+        _assign(variables, values)
+        state, outputs_t = body(state, inputs_t)
         return (state, [v.value for v in variables]), outputs_t
 
+    values = [v.value for v in variables]
     try:
-        (state, values), stacked = ops.scan(body, (state, values), inputs)
+        (state, values), stacked = ops.scan(with_variables, (state, values), inputs)
     finally:
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
+        _assign(variables, values)
     return state, stacked
+
+
+def _assign(variables, values):
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 def loop_steps(step, state, length, stop):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference_models as ref
 import tensorflow as tf
-from backend import assert_allclose, differentiate, to_numpy
+from backend import BACKEND, assert_allclose, differentiate, to_numpy
 from conftest import numerical_gradient
 from keras import ops
 from transformer_models import model_weights, policy, randomise, unmoved
@@ -164,7 +164,7 @@ def test_saved_loaded_and_cloned(tmp_path, case):
         assert copy.classify(["abc", ""]) == model.classify(["abc", ""])
 
 
-@pytest.mark.tensorflow_only("SavedModels and the command `keras-attention`")
+@pytest.mark.skipif(BACKEND == "torch", reason="SavedModels and the command `keras-attention`")
 def test_an_exported_model_computes_the_same(tmp_path):
     model = make("rotary", dtype="float32")
     model.export(tmp_path / "saved", verbose=False)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference_models as ref
 import tensorflow as tf
-from backend import assert_allclose, tensor, to_numpy
+from backend import BACKEND, assert_allclose, tensor, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_seq2seq import words
@@ -532,7 +532,7 @@ def test_translating_compiled_by_xla(options):
     made = len(model.inference.searches)
     found = model.translate(texts, details=True, jit_compile=True, **options)
     more = model.translate(["abcdef"] * 7, details=True, jit_compile=True, **options)
-    assert len(model.inference.searches) == made + 1
+    assert len(model.inference.searches) == made + (BACKEND != "torch")
     several = "num_results" in options
     more = [[one.text for one in row] if several else row.text for row in more]
     assert more == [model.translate("abcdef", **options)] * 7

@@ -138,7 +138,7 @@ class CausalLM(ConfiguredModel):
         hidden = decoder(embed(ids))
         logits = embed(hidden, reverse=True) if output is None else output(hidden)
         super().__init__(ids, logits, **kwargs)
-        self._arguments, self._searches = config, CompiledSearches()
+        self._arguments, self._searches = config, CompiledSearches(self)
         (self.tokenizer,) = tokenizers(tokenizer)
         self.embed, self.decoder, self._output = embed, decoder, output
 

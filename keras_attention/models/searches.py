@@ -49,10 +49,14 @@ def choose_search(beam_width, options):
 
 
 class CompiledSearches:
-    """Searches as compiled functions of ids `[B, S]`, made once for each set of options."""
+    """Searches as compiled functions of ids `[B, S]`, made once for each set of options.
 
-    def __init__(self):
-        self._made = {}
+    Args:
+        model: the model whose variables the searches read.
+    """
+
+    def __init__(self, model):
+        self._model, self._made = model, {}
 
     def __len__(self):
         return len(self._made)
@@ -74,19 +78,32 @@ class CompiledSearches:
         Returns:
             The function.
         """
-        if keras.backend.backend() != "tensorflow":
+        draws_on = isinstance(options.get("seed"), keras.random.SeedGenerator)
+        backend = keras.backend.backend()
+        if backend == "torch" or (backend == "jax" and draws_on):
             return lambda ids: search(ops.convert_to_tensor(ids))
-        import tensorflow as tf
-
-        # (Without autograph, errors arrive as they were raised.)
-        ids = tf.TensorSpec(shape, "int32")
-        compiled = tf.function(
-            search, input_signature=[ids], autograph=False, jit_compile=jit_compile or None
-        )
-        if isinstance(options.get("seed"), keras.random.SeedGenerator):
+        if backend == "jax":
+            compiled = self._compiled_by_jax(search)
+        else:
+            compiled = _compiled_by_tensorflow(search, shape, jit_compile)
+        if draws_on:
             return compiled  # the next call draws on from the generator's state
         key = json.dumps([shape, jit_compile, parts, sorted(options.items())], default=_plain)
         return self._made.setdefault(key, compiled)
+
+    def _compiled_by_jax(self, search):
+        """The variables are its arguments, as `jax.jit` would make constants of them."""
+        import jax
+
+        @jax.jit
+        def compiled(values, ids):
+            current = list(zip(self._model.variables, values, strict=True))
+            with keras.StatelessScope(state_mapping=current):
+                return search(ids)
+
+        return lambda ids: compiled(
+            [variable.value for variable in self._model.variables], ops.convert_to_tensor(ids)
+        )
 
     def find(self, search, ids, shape, parts, options, jit_compile):
         """What the search finds for ids `[B, S]`, as a compiled function.
@@ -102,6 +119,16 @@ class CompiledSearches:
         rows = _padded_rows(ids) if jit_compile else ids
         shape = rows.shape if jit_compile else shape
         return first_rows(self.get(search, shape, parts, options, jit_compile)(rows), len(ids))
+
+
+def _compiled_by_tensorflow(search, shape, jit_compile):
+    import tensorflow as tf
+
+    # (Without autograph, errors arrive as they were raised.)
+    ids = tf.TensorSpec(shape, "int32")
+    return tf.function(
+        search, input_signature=[ids], autograph=False, jit_compile=jit_compile or None
+    )
 
 
 def _padded_rows(ids):

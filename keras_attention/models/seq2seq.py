@@ -12,6 +12,7 @@ from keras_attention.layers.luong import SCORE_MODES, LuongAttention
 from keras_attention.layers.no_attention import NoAttention
 from keras_attention.models.configured import ConfiguredModel
 from keras_attention.models.parts import check_kwargs, tokenizers, vocabulary_size
+from keras_attention.models.searches import CompiledSearches
 from keras_attention.models.translator import Translator
 
 CELLS = {
@@ -176,7 +177,7 @@ class Seq2Seq(ConfiguredModel):
             hidden = decode(x, memory, initial_state=state)
             logits = to_logits(embed, output, layers.Dropout(dropout)(hidden))
         super().__init__([source_ids, target_ids], logits, **kwargs)
-        self._arguments = config
+        self._arguments, self._searches = config, CompiledSearches(self)
         # (An object of its own: Keras would take a model among the attributes for a part of this.)
         self.inference = Translator(
             keras.Model(source_ids, [memory, *state]),
@@ -184,8 +185,8 @@ class Seq2Seq(ConfiguredModel):
             embed,
             lambda outputs: to_logits(embed, output, outputs),
             *tokenizers(source, target),
+            self._searches,
         )
-        self._searches = self.inference.searches
 
     def translate(self, texts, beam_width=1, **options):
         """Outputs for texts, see `Translator.translate`."""

@@ -12,6 +12,7 @@ from keras_attention.models.parts import (
     tokenizers,
     vocabulary_size,
 )
+from keras_attention.models.searches import CompiledSearches
 from keras_attention.models.translator import Translator
 
 SIDES = ("source", "target")
@@ -165,16 +166,16 @@ class Transformer(ConfiguredModel):
 
         logits = to_logits(decode(embed_target(target_ids), memory))
         super().__init__([source_ids, target_ids], logits, **kwargs)
-        self._arguments = config
+        self._arguments, self._searches = config, CompiledSearches(self)
         self.inference = Translator(
             keras.Model(source_ids, memory),
             decode,
             embed_target,
             to_logits,
             *tokenizers(source, target),
-            max_positions=max_length,
+            self._searches,
+            max_length,
         )
-        self._searches = self.inference.searches
 
     def translate(self, texts, beam_width=1, **options):
         """Outputs for texts, see `Translator.translate`."""

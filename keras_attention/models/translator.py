@@ -13,7 +13,6 @@ from keras_attention.layers.no_attention import NoAttention
 from keras_attention.models.inputs import as_ids, as_texts
 from keras_attention.models.searches import (
     GROW_CACHE,
-    CompiledSearches,
     choose_search,
     first_rows,
 )
@@ -55,19 +54,20 @@ class Translator:
         embed: function from target ids `[B]` to `[B, E]`.
         to_logits: function from the decoder's outputs `[B, U]` to logits `[B, V]`.
         source, target: the tokenizers, or None where the model was made for ids only.
+        searches: the `CompiledSearches` of the model.
         max_positions: the most steps that encoder and decoder can have, e.g. as they have learned
             positions; None where there is no limit.
     """
 
     def __init__(
-        self, encoder, decoder, embed, to_logits, source=None, target=None, max_positions=None
+        self, encoder, decoder, embed, to_logits, source, target, searches, max_positions=None
     ):
         self.encoder, self.decoder = encoder, decoder
         self.embed, self.to_logits = embed, to_logits
         self.source, self.target = source, target
         self.max_positions = max_positions
         self._attends = not isinstance(decoder.attention, NoAttention)
-        self.searches = CompiledSearches()
+        self.searches = searches
 
     def encode(self, source_ids, max_length=None):
         """Reads the source: ids `[B, S]` -> `(memory, state)`, both for `step`.
