@@ -234,12 +234,13 @@ def _as_list(masks):
 def _is_plain(cell):
     """Whether calling the layer means its equations, and they can be computed here as well."""
     # In the scope of a layer of less precision Keras hands out the weights rounded.
-    weights_dtype = keras.backend.standardize_dtype(ops.convert_to_tensor(cell.kernel).dtype)
+    weights = ops.convert_to_tensor(cell.kernel).dtype
+    known = [ops.zeros((), dtype).dtype for dtype in (cell.variable_dtype, cell.compute_dtype)]
     return (
         cell.activity_regularizer is None
         and cell.autocast
         and getattr(cell, "quantization_mode", None) is None
-        and weights_dtype in (cell.variable_dtype, cell.compute_dtype)
+        and weights in known  # (JAX has float32 in place of float64)
     )
 
 
