@@ -236,20 +236,27 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
             return [output, weights] if wanted else [output], carry
 
         sizes = [self._output_size()] + ([memory[0].shape[-2]] if wanted else [])
-        carry, more = {"state": state}, ()
+        carry = {"state": state}
         if feedback is not None:
-            carry["fed"], more = ops.zeros_like(inputs[:, 0]), (feedback[1],)
-        outputs, carry = self._run_steps(step, inputs, carry, state, mask, sizes, training, more)
+            carry["fed"] = ops.zeros_like(inputs[:, 0])
+        outputs, carry = self._run_steps(
+            step, inputs, carry, state, mask, sizes, training, feedback
+        )
         return (*outputs, None)[:2] + (carry["state"],)
 
-    def _run_steps(self, step, inputs, carry, state, mask, sizes, training, more=()):
+    def _run_steps(self, step, inputs, carry, state, mask, sizes, training, feedback=None):
         size = inputs.shape[-1]
         extra_size = self._cell_input_size(size, self._context_size) - size
         cell_state = states.split(state)[0]
-        variables = self.non_trainable_variables
-        sizes_of_steps = (extra_size, mask, sizes)
+        variables, more = {id(v): v for v in self.non_trainable_variables}, ()
+        if feedback is not None:
+            function, more = feedback[0], feedback[1:]
+            layer = getattr(function, "__self__", None)  # whose method may draw random numbers
+            if isinstance(layer, keras.Layer):
+                variables |= {id(v): v for v in layer.non_trainable_variables}
+        sizes = (extra_size, mask, sizes)
         return run_steps(
-            self.cell, step, inputs, carry, cell_state, *sizes_of_steps, training, variables, more
+            self.cell, step, inputs, carry, cell_state, *sizes, training, variables.values(), more
         )
 
     def _check_inputs(self, **inputs):
