@@ -25,7 +25,8 @@ DISTRIBUTED = ["ray[data,train]==2.60.*", "jax"]  # of examples/distributed
 PEERS = ["ctranslate2", "keras-hub", "torch"]  # what the benchmarks compare with
 DOCS = ["sphinx>=8", "myst-nb", "furo"]
 NOTEBOOK = ["nbclient", "ipykernel"]  # to execute examples/quickstart.ipynb
-TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", "tensorboard", *EXPORT, *EXAMPLES]
+TOOLS = ["keras-tuner", "pydot", "tensorboard"]  # of Keras, which the tests try with our models
+TEST = ["pytest", "pytest-xdist", "hypothesis", "setuptools", *TOOLS, *EXPORT, *EXAMPLES]
 
 setup(
     name="keras-attention-layers",

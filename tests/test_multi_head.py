@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from backend import assert_allclose, compiled, differentiate, tensor, to_numpy
+from backend import BACKEND, assert_allclose, compiled, differentiate, tensor, to_numpy
 from conftest import MODES, numerical_gradient, rounded
 from keras import ops
 from test_layers import (
@@ -101,7 +101,8 @@ def test_cross_attention_equals_keras(rng, case):
 
 
 def test_gradients_equal_those_of_keras(rng):
-    layer, other = twins(N, 4, value_dim=5, use_gate=True)
+    # (That of Keras fails on JAX where values have another size than keys.)
+    layer, other = twins(N, 4, value_dim=4 if BACKEND == "jax" else 5, use_gate=True)
     tensors = draw(rng)
     close(
         gradients(layer, *tensors, variables=layer.trainable_variables),
@@ -359,7 +360,7 @@ def test_one_axis_of_two_equals_a_call_for_each_slice(rng, axes, symbolic):
         output, weights = keras.Model([inputs, given], result)([x, mask])
     else:
         output, weights = both(layer, x, query_mask=mask, **options)
-    other = 3 - axes[0]
+    other, output, weights = 3 - axes[0], to_numpy(output), to_numpy(weights)
     for i in range(x.shape[other]):
         one = np.take(x, i, other), np.take(mask, i, other)
         expected = both(slices, one[0], query_mask=one[1], **options)

@@ -428,7 +428,9 @@ def test_config(rng, kind):
     assert np.array_equal(block(*inputs), other(*inputs))
     copied = copy.deepcopy(block)
     assert np.array_equal(block(*inputs), copied(*inputs))
-    copied.trainable_variables[0].assign_add(keras.ops.ones_like(copied.trainable_variables[0]))
+    copied.trainable_variables[0].assign_add(
+        keras.ops.ones_like(copied.trainable_variables[0].value)
+    )
     assert not np.array_equal(block(*inputs), copied(*inputs))
 
 
