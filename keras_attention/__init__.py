@@ -107,6 +107,7 @@ from keras_attention.models.classifier import TextClassifier, text_classifier
 from keras_attention.models.epochs import EpochCounter
 from keras_attention.models.language_batches import language_batches
 from keras_attention.models.language_model import CausalLM, causal_lm
+from keras_attention.models.lora import enable_lora
 from keras_attention.models.seq2seq import Seq2Seq, seq2seq
 from keras_attention.models.transformer import Transformer, transformer
 from keras_attention.normalizers import Softmax, entmax15, masked_softmax, sparsemax
@@ -215,6 +216,7 @@ __all__ = [
     "CausalLM",
     "causal_lm",
     "EpochCounter",
+    "enable_lora",
     "Transformer",
     "transformer",
     "ALiBi",

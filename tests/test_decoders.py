@@ -386,7 +386,7 @@ def test_masked_steps_keep_the_state_and_give_zeros(kind, rng):
     options["mask"] = np.array([[False] * T, [True] * T])
     _, _, state = decoder(inputs, memory, **options)
     for before, after in zip(initial, state, strict=True):
-        np.testing.assert_array_equal(after[0], before[0])
+        np.testing.assert_array_equal(after[0], tensor(before[0]))
 
 
 @BOTH

@@ -16,6 +16,7 @@ from keras_attention import (
     ScaledDotProductAttention,
     TransformerEncoderBlock,
     causal_lm,
+    enable_lora,
     export_servable,
     seq2seq,
     text_classifier,
@@ -50,20 +51,11 @@ def inputs_of(name, ids):
 # LoRA
 
 
-def enable_lora(model, rank):
-    """Of each layer that can; all that was there before stays as it is."""
-    for variable in model.trainable_variables:
-        variable.trainable = False
-    layers = [x for x in model._flatten_layers() if isinstance(x, keras.layers.EinsumDense)]
-    for layer in layers:
-        layer.enable_lora(rank)
-    return layers
-
-
 @pytest.mark.slow
 def test_lora_trains_nothing_else(tmp_path):
     model = transformer(LETTERS, LETTERS, **SIZES)
-    before = np.asarray(model([DENSE, DENSE]))
+    before, search = np.asarray(model([DENSE, DENSE])), {"max_length": 4, "beam_width": 2}
+    text = model.translate("abc", details=True, **search)
     assert len(enable_lora(model, rank=2)) == 12  # of self- and cross-attention
     np.testing.assert_allclose(model([DENSE, DENSE]), before, atol=1e-6)
     names = [weight.path for weight in model.trainable_weights]
@@ -73,9 +65,26 @@ def test_lora_trains_nothing_else(tmp_path):
     model.fit([DENSE, DENSE], DENSE, epochs=2, verbose=0)
     changed = {w.path for w in model.weights if not np.array_equal(w, weights[w.path])}
     assert changed == set(names)
+    # The search that was compiled before has learned too.
+    assert model.translate("abc", details=True, **search).score != text.score
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded([DENSE, DENSE]), model([DENSE, DENSE]), atol=1e-5)
+
+
+def test_lora_of_other_models_and_bad_input():
+    model = seq2seq(9, 9, units=8, attention="bahdanau")
+    assert [x.name for x in enable_lora(model, 2, lora_alpha=4)] == ["query", "key"]
+    assert len(model.trainable_weights) == 4
+    for bad, message in (
+        ((model, 2), "`model` has such products already"),
+        ((model, 0), "`rank` must be"),
+        ((model, 2, 0), "`lora_alpha` must be a positive number"),
+        ((keras.Sequential([keras.layers.Dense(1)]), 2), "`model` must contain built attention"),
+        ((3, 2), "`model` must contain built attention"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            enable_lora(*bad)
 
 
 # Ragged tensors

@@ -8,7 +8,7 @@ from keras import ops
 from keras_attention import checks, masks
 from keras_attention.decoders import cell as cells
 from keras_attention.decoders import state as states
-from keras_attention.decoders.loop import run_cell_on, run_steps
+from keras_attention.decoders.loop import changed_by, run_cell_on, run_steps
 from keras_attention.layers.outputs import VaryingOutputs
 
 
@@ -248,15 +248,10 @@ class RecurrentDecoder(VaryingOutputs, keras.layers.Layer):
         size = inputs.shape[-1]
         extra_size = self._cell_input_size(size, self._context_size) - size
         cell_state = states.split(state)[0]
-        variables, more = {id(v): v for v in self.non_trainable_variables}, ()
-        if feedback is not None:
-            function, more = feedback[0], feedback[1:]
-            layer = getattr(function, "__self__", None)  # whose method may draw random numbers
-            if isinstance(layer, keras.Layer):
-                variables |= {id(v): v for v in layer.non_trainable_variables}
-        sizes = (extra_size, mask, sizes)
+        function, *more = feedback or [None]
+        sizes, changed = (extra_size, mask, sizes), changed_by(self, function)
         return run_steps(
-            self.cell, step, inputs, carry, cell_state, *sizes, training, variables.values(), more
+            self.cell, step, inputs, carry, cell_state, *sizes, training, changed, more
         )
 
     def _check_inputs(self, **inputs):

@@ -1,5 +1,6 @@
 """The loop of the decoders: a step with a recurrent cell in it, over a sequence."""
 
+import keras
 from keras import ops
 
 from keras_attention.decoders import cell as cells
@@ -22,6 +23,15 @@ def run_cell_on(cell):
         return cells.run_cell(cell, inputs, state)
 
     return run
+
+
+def changed_by(*callers):
+    """The variables that steps may change, states of random numbers: those of layers, or of the
+    layers whose methods are given.
+    """
+    layers = [getattr(x, "__self__", x) for x in callers]
+    layers = [x for x in layers if isinstance(x, keras.Layer)]
+    return {id(v): v for layer in layers for v in layer.non_trainable_variables}.values()
 
 
 def run_steps(
