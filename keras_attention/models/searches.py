@@ -79,8 +79,10 @@ class CompiledSearches:
             The function.
         """
         draws_on = isinstance(options.get("seed"), keras.random.SeedGenerator)
+        unseeded = options.get("seed") is None and any(name in options for name in SAMPLING)
         backend = keras.backend.backend()
-        if backend == "torch" or (backend == "jax" and draws_on):
+        # (What JAX has compiled would draw the same each time.)
+        if backend == "torch" or (backend == "jax" and (draws_on or unseeded)):
             return lambda ids: search(ops.convert_to_tensor(ids))
         if backend == "jax":
             compiled = self._compiled_by_jax(search)
