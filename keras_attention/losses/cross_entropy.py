@@ -80,6 +80,9 @@ class MaskedCrossEntropy(StepLoss):
         size = ops.shape(logits)[-1]
         if self.label_smoothing:
             losses = self._smoothed(ids, logits, size)
+        elif keras.backend.backend() == "jax":  # where Keras multiplies by zeros, which keep NaN
+            given = ops.take_along_axis(logits, ops.clip(ids, 0, size - 1)[..., None], axis=-1)
+            losses = ops.logsumexp(logits, axis=-1) - given[..., 0]
         else:
             losses = ops.sparse_categorical_crossentropy(ids, logits, from_logits=True)
         in_vocabulary = ops.logical_and(ids >= 0, ids < size)
