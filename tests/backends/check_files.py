@@ -18,6 +18,7 @@ def run(backend, *arguments):
         env={
             **os.environ,
             "KERAS_BACKEND": backend,
+            "CUDA_VISIBLE_DEVICES": "",  # the same device for all of them
             "PYTHONPATH": os.pathsep.join(
                 [str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH", "")]
             ),
