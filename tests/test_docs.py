@@ -66,6 +66,9 @@ def test_links_lead_to_files(page):
             continue
         file = (ROOT / page).parent / path if path else ROOT / page
         assert file.is_file(), f"{page}: {target} is no file"
+        if file.suffix in (".md", ".ipynb"):  # of what is not listed the site makes no page
+            name = str(file.resolve().relative_to(ROOT))
+            assert name in {*listed(), "docs/index.md"}, f"docs/index.md does not list {name}"
         if anchor and file.suffix == ".md":
             titles = re.findall(r"^#+ (.+)$", FENCE.sub("", file.read_text("utf-8")), re.M)
             anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
