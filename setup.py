@@ -53,7 +53,7 @@ setup(
         "peers": PEERS,
         "serving": SERVING,
         "distributed": DISTRIBUTED,
-        "test-distributed": [*DISTRIBUTED, "pytest"],
+        "test-distributed": [*DISTRIBUTED, "psutil", "pytest"],
         "test-serving": [*SERVING, *EXPORT, *EXAMPLES, "playwright", "pytest"],
         "dev": ["ruff", "build", "twine", *TEST],
     },

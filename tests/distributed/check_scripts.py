@@ -1,13 +1,16 @@
 """examples/distributed/train.py on what it runs on, by the losses that it writes."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import keras
 import numpy as np
+import psutil
 import pytest
 
 import keras_attention  # noqa: F401  (its classes, for load_model)
@@ -65,6 +68,42 @@ def test_two_processes_and_ray_train_do_the_same(tmp_path):
     check_losses(under_ray, two)
     for folder in ("two", "ray"):
         keras.models.load_model(tmp_path / folder / "model.keras")
+
+
+def test_ray_starts_a_killed_worker_again(tmp_path):
+    """It goes on from the last epoch that was finished, and ends like an undisturbed training."""
+    two = train(tmp_path / "two", "--processes", "2", "--epochs", "30")
+    path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+    options = ["--smoke", "--epochs", "30", "--processes", "2", "--ray"]
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), "--output", str(tmp_path / "ray"), *options],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    log, killed = tmp_path / "ray/log.csv", []
+    with contextlib.ExitStack() as stack:
+        stack.callback(process.kill)
+        end = time.monotonic() + 300
+        while not killed and time.monotonic() < end and process.poll() is None:
+            time.sleep(0.1)
+            if log.exists() and len(log.read_text("utf-8").splitlines()) > 4:
+                killed = [x for x in psutil.Process(process.pid).children(True) if _trains(x)][:1]
+                killed[0].kill()
+        said, _ = process.communicate(timeout=600)
+    print(said[-2000:])
+    assert killed and process.returncode == 0
+    epochs = [int(line.split(",")[0]) for line in log.read_text("utf-8").splitlines()[1:]]
+    # One that was logged, but not yet in the backup, is trained and logged again.
+    assert sorted(set(epochs)) == list(range(30)) and len(epochs) <= 31
+    found = json.loads((tmp_path / "ray/results.json").read_text("utf-8"))
+    for name in LOSSES:
+        np.testing.assert_allclose(found["history"][name], two["history"][name], rtol=1e-3)
+
+
+def _trains(process):
+    return "TrainWorker" in " ".join(process.cmdline())
 
 
 @pytest.mark.parametrize(
