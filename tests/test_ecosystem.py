@@ -18,6 +18,7 @@ from keras_attention import (
     causal_lm,
     enable_lora,
     export_servable,
+    replace_attention,
     seq2seq,
     text_classifier,
     transformer,
@@ -72,6 +73,22 @@ def test_lora_trains_nothing_else(tmp_path):
     np.testing.assert_allclose(loaded([DENSE, DENSE]), model([DENSE, DENSE]), atol=1e-5)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_lora_learns_after_weights_were_loaded_and_layers_frozen(tmp_path, frozen):
+    """Keras sets both factors to 0 in loading; and nothing is trained in a frozen layer."""
+    model = causal_lm(LETTERS, dropout=0.0, **SIZES)
+    model.trainable = not frozen
+    assert len(enable_lora(model, 2)) == 4 and len(model.trainable_weights) == 8
+    model.compile(keras.optimizers.Adam(0.05), MaskedCrossEntropy())
+    model.fit(DENSE, DENSE, verbose=0)
+    model.save_weights(tmp_path / "model.weights.h5")
+    before = np.asarray(model(DENSE))
+    model.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_allclose(model(DENSE), before, atol=1e-5)
+    losses = model.fit(DENSE, DENSE, epochs=3, verbose=0).history["loss"]
+    assert losses[2] < losses[1] < losses[0]
+
+
 def test_lora_of_other_models_and_bad_input():
     model = seq2seq(9, 9, units=8, attention="bahdanau")
     assert [x.name for x in enable_lora(model, 2, lora_alpha=4)] == ["query", "key"]
@@ -80,11 +97,18 @@ def test_lora_of_other_models_and_bad_input():
         ((model, 2), "`model` has such products already"),
         ((model, 0), "`rank` must be"),
         ((model, 2, 0), "`lora_alpha` must be a positive number"),
+        ((model, 2, np.inf), "`lora_alpha` must be a positive number"),
         ((keras.Sequential([keras.layers.Dense(1)]), 2), "`model` must contain built attention"),
         ((3, 2), "`model` must contain built attention"),
     ):
         with pytest.raises(ValueError, match=message):
             enable_lora(*bad)
+    x = keras.Input((3, 8))
+    theirs = keras.layers.MultiHeadAttention(2, 4)(x, x)
+    mixed = keras.Model(x, MultiHeadAttention(2, 4)(theirs, theirs))
+    enable_lora(mixed, 2, np.float32(4))
+    with pytest.raises(ValueError, match="`model` must be without products of `enable_lora`"):
+        replace_attention(mixed)
 
 
 # Ragged tensors
@@ -133,7 +157,7 @@ def test_losses_take_ragged_labels_or_refuse_them():
     data = tf.data.Dataset.from_tensors(((DENSE, DENSE), RAGGED))
     expected = float(MaskedCrossEntropy()(DENSE, logits))
     assert model.evaluate(data, verbose=0) == pytest.approx(expected, rel=1e-5)
-    with pytest.raises(ValueError, match="`y_true` must be a dense tensor.*to_tensor"):
+    with pytest.raises(ValueError, match="Ragged `y_true` needs a `pad_token`"):
         MaskedCrossEntropy(pad_token=None)(RAGGED, logits)
 
 

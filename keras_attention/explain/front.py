@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -70,6 +71,10 @@ def explain_mask(source, *args, file=HERE, **kwargs):
     """
     if isinstance(source, AttentionLayer):
         result = explain_call(source, args, kwargs)
+    elif isinstance(source, keras.Model) and not args and not kwargs:
+        raise ValueError(
+            "`explain_mask` of a model needs inputs, explain_mask(model, inputs). Received none."
+        )
     elif callable(source):
         result = explain_calls(source, args, kwargs)
     elif args or kwargs:
@@ -101,7 +106,11 @@ def explain_masks(named):
     masks = {name: as_mask(mask, name) for name, mask in named.items() if mask is not None}
     if not masks:
         raise ValueError(f"`source` must hold a mask at least. Received: {dict(named)}.")
-    merged = np.asarray(ops.convert_to_numpy(combine_masks(*masks.values())))
+    try:
+        merged = np.asarray(ops.convert_to_numpy(combine_masks(*masks.values())))
+    except ValueError as error:
+        shapes = ", ".join(f"{name} {tuple(mask.shape)}" for name, mask in masks.items())
+        raise ValueError(f"{error} The masks are: {shapes}.") from error
     parts = {
         name: np.broadcast_to(
             ops.convert_to_numpy(align_to_rank(mask, merged.ndim, name)), merged.shape

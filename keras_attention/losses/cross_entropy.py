@@ -27,7 +27,8 @@ class MaskedCrossEntropy(StepLoss):
         reduction, name, dtype: as of `StepLoss`.
 
     Call arguments:
-        y_true: token ids `[B, T]`. Ragged ones are padded behind.
+        y_true: token ids `[B, T]`. Ragged ones are padded behind with `pad_token`; without one
+            they are refused. (Metrics of Keras take no ragged ids.)
         y_pred: logits or probabilities `[B, T, V]`.
         sample_weight: `[B]`, `[B, 1]` or `[B, T]`.
 
@@ -71,7 +72,11 @@ class MaskedCrossEntropy(StepLoss):
     def _dense(self, y_true):
         if is_ragged(y_true) and self.pad_token is not None:
             return y_true.to_tensor(self.pad_token)
-        return super()._dense(y_true)
+        if is_ragged(y_true):
+            raise ValueError(
+                "Ragged `y_true` needs a `pad_token` to be padded with. Received: pad_token=None."
+            )
+        return y_true
 
     def call(self, y_true, y_pred):
         ids, logits = ops.cast(y_true, "int32"), ops.cast(y_pred, self._float)

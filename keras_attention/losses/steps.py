@@ -86,7 +86,13 @@ class StepLoss(keras.losses.Loss):
             weights = weights * ops.divide_no_nan(total, ops.sum(weights))
         if sample_weight is None:
             return weights
-        sample_weight = ops.cast(ops.convert_to_tensor(sample_weight), self._float)
+        sample_weight = ops.convert_to_tensor(sample_weight)
+        if is_ragged(sample_weight):
+            raise ValueError(
+                "`sample_weight` must be a dense tensor. Received a ragged one. Pass "
+                "sample_weight.to_tensor()."
+            )
+        sample_weight = ops.cast(sample_weight, self._float)
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = sample_weight[..., None]
         check_broadcast("sample_weight", sample_weight.shape, weights.shape)

@@ -5,6 +5,7 @@ import warnings
 
 import keras
 
+from keras_attention.checks import check_flag
 from keras_attention.migrate.from_keras import KINDS, WITH_HEADS, attention_from_keras, kind_of
 
 
@@ -51,6 +52,7 @@ def replace_attention(model, strict=True):
     >>> np.allclose(new_model(ids)[:, :3], model(ids)[:, :3], atol=1e-6)
     True
     """
+    check_flag("strict", strict)
     if not _is_graph(model):
         raise ValueError(
             "`model` must be a Functional or a Sequential model; of another one the calls of its "
@@ -155,6 +157,11 @@ class _Copier:
     def copy_weights(self):
         """Gives the copies the weights of the layers that they are copies of."""
         for old, new in self._without_weights:
+            if any("lora_kernel" in weight.name for weight in old.weights):
+                raise ValueError(
+                    f"`model` must be without products of `enable_lora`: layer {old.name!r} has "
+                    "some. Save the model, which merges them, and load it."
+                )
             new.set_weights(old.get_weights())
             _copy_assets(old, new)
             if not old.trainable:

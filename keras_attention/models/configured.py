@@ -5,6 +5,7 @@ from pathlib import Path
 import keras
 
 from keras_attention.models.inputs import as_dense
+from keras_attention.models.lora import renew_products
 from keras_attention.models.parts import deserialized, serialized
 from keras_attention.room import check_room
 from keras_attention.whole import whole
@@ -79,6 +80,19 @@ class ConfiguredModel(keras.Model):
             check_room(self, unfinished.parent)
             super().save_weights(unfinished)
 
+    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
+        """Loads weights as `keras.Model.load_weights` does; `enable_lora` may have been called.
+
+        Args:
+            filepath, skip_mismatch, **kwargs: as of `keras.Model.load_weights`. (The model takes
+                ids `[B, T]`.)
+        """
+        super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
+        renew_products(self)
+
+    def get_compile_config(self):
+        return _on_any_backend(super().get_compile_config())
+
     def get_config(self):
         if isinstance(self._quantized, str):
             raise ValueError(
@@ -99,6 +113,15 @@ class ConfiguredModel(keras.Model):
         if quantized is not None:
             model.quantize(**keras.saving.deserialize_keras_object(quantized, custom_objects))
         return model
+
+
+def _on_any_backend(config):
+    """A config without the classes that PyTorch has of its own for Keras's optimizers."""
+    if isinstance(config, dict):
+        config = {name: _on_any_backend(value) for name, value in config.items()}
+        if ".backend.torch.optimizers." in str(config.get("module")):
+            config["module"] = "keras.optimizers"
+    return config
 
 
 def _is_local(path, suffix):

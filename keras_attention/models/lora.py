@@ -1,6 +1,10 @@
 """Fine-tuning of few weights: low-rank additions to the projections of attention layers."""
 
+import math
+from numbers import Real
+
 import keras
+from keras import ops
 
 from keras_attention.checks import check_positive
 from keras_attention.layers.base import AttentionLayer
@@ -13,11 +17,15 @@ def enable_lora(model, rank, lora_alpha=None):
         W x + (lora_alpha / rank) A B x,  A [D, rank], B [rank, U], at first 0
 
     Section 4 of [Hu et al., 2021](https://arxiv.org/abs/2106.09685), which adapts the projections
-    of attention too. Keras trains and merges the products: a saved model holds W with them in it,
-    and is loaded as an ordinary one.
+    of attention too. Keras trains the products, and merges them where weights are saved: a file
+    holds W with them in it, and is loaded as an ordinary model. (A model that goes on from such
+    weights begins with new products of 0, so an interrupted training goes on from where it was but
+    not with the same numbers. A model made of `get_config` has no products either: it takes the
+    weights from a file, not from `get_weights`. And what is quantised is rounded anew.)
 
     Args:
         model: a built Keras model that contains attention layers of this package, at any depth.
+            (The scores "dot" and "scaled_dot" have no projections.)
         rank: a positive integer.
         lora_alpha: a number, the factor of the product times `rank`; by default `rank`. A larger
             one lets the same learning rate change more.
@@ -43,19 +51,19 @@ def enable_lora(model, rank, lora_alpha=None):
     8
     """
     check_positive("rank", rank)
-    if lora_alpha is not None and not (
-        isinstance(lora_alpha, (int, float)) and not isinstance(lora_alpha, bool) and lora_alpha > 0
-    ):
+    if lora_alpha is not None and not _is_positive(lora_alpha):
         raise ValueError(f"`lora_alpha` must be a positive number. Received: {lora_alpha!r}.")
     layers = _projections(model)
     if not layers:
         raise ValueError(
-            "`model` must contain built attention layers of keras_attention with projections. "
-            f"Found none in {getattr(model, 'name', model)!r}."
+            "`model` must contain built attention layers of keras_attention with projections, such "
+            "as `MultiHeadAttention`, `BahdanauAttention` and `LuongAttention('general')`. Found "
+            f"none in {getattr(model, 'name', model)!r}."
         )
     taken = [layer.path for layer in layers if layer.lora_enabled]
     if taken:
         raise ValueError(f"`model` has such products already: {', '.join(taken)}.")
+    model.trainable = True  # in a frozen layer no product would be trained
     for variable in model.trainable_variables:
         variable.trainable = False
     for layer in layers:
@@ -64,6 +72,20 @@ def enable_lora(model, rank, lora_alpha=None):
     if searches is not None:
         searches.forget()
     return layers
+
+
+def renew_products(model):
+    """Draws A `[D, rank]` anew where Keras, in loading weights, has set both A and B to 0: they
+    would stay so, as each has the other as factor of its gradient.
+    """
+    for layer in _projections(model):
+        if layer.lora_enabled and not ops.any(ops.not_equal(layer.lora_kernel_a, 0)):
+            draw = keras.initializers.HeUniform()  # as Keras draws it at first
+            layer.lora_kernel_a.assign(draw(layer.lora_kernel_a.shape))
+
+
+def _is_positive(x):
+    return isinstance(x, Real) and not isinstance(x, bool) and math.isfinite(x) and x > 0
 
 
 def _projections(model):
