@@ -14,7 +14,7 @@ def enable_lora(model, rank, lora_alpha=None):
     """Leaves nothing of a model trainable but a product of low rank beside each projection of its
     attention layers.
 
-        W x + (lora_alpha / rank) A B x,  A [D, rank], B [rank, U], at first 0
+        x W + (lora_alpha / rank) x A B,  A [D, rank], B [rank, U]; B is 0 at first
 
     Section 4 of [Hu et al., 2021](https://arxiv.org/abs/2106.09685), which adapts the projections
     of attention too. Keras trains the products, and merges them where weights are saved: a file
