@@ -63,7 +63,9 @@ def report(options, picture):
     return f"""\
 # Speed and memory
 
-Written by `benchmarks/performance.py` (`make benchmark`).
+Written by `benchmarks/performance.py` (`make benchmark`). Decoding has a page of its
+own, [Speed of decoding](decoding.md), and so has training over several processes,
+[Several devices and machines](distribution.md#how-much-faster).
 
 {surroundings(options.rounds)}
 - `import keras_attention` after `import keras`: {import_seconds(options.rounds):.2f} s
