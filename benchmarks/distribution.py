@@ -79,7 +79,7 @@ def main():
     load = os.getloadavg()[0]
     made = table(SIZES[:1] if options.quick else SIZES, rounds)
     said = (
-        f"Written by `python benchmarks/distribution.py`, {rounds} rounds, on {os.cpu_count()} "
+        f"Written by `python benchmarks/distribution.py`, rounds: {rounds}; on {os.cpu_count()} "
         f"cores, {platform.system()}; load of the machine before it began: {load:.1f} (0 is a "
         "quiet one; what else runs takes cores from two processes first)."
     )

@@ -9,6 +9,7 @@ from backend import BACKEND
 from keras_attention import (
     BahdanauAttention,
     CharacterTokenizer,
+    GuidedAlignmentLoss,
     LuongAttention,
     MaskedCrossEntropy,
     MaskedPooling,
@@ -106,6 +107,8 @@ def test_lora_of_other_models_and_bad_input():
     x = keras.Input((3, 8))
     theirs = keras.layers.MultiHeadAttention(2, 4)(x, x)
     mixed = keras.Model(x, MultiHeadAttention(2, 4)(theirs, theirs))
+    with pytest.raises(ValueError, match="`strict` must be"):
+        replace_attention(mixed, strict="no")
     enable_lora(mixed, 2, np.float32(4))
     with pytest.raises(ValueError, match="`model` must be without products of `enable_lora`"):
         replace_attention(mixed)
@@ -159,6 +162,10 @@ def test_losses_take_ragged_labels_or_refuse_them():
     assert model.evaluate(data, verbose=0) == pytest.approx(expected, rel=1e-5)
     with pytest.raises(ValueError, match="Ragged `y_true` needs a `pad_token`"):
         MaskedCrossEntropy(pad_token=None)(RAGGED, logits)
+    with pytest.raises(ValueError, match="`sample_weight` must be a dense tensor.*ragged"):
+        MaskedCrossEntropy()(RAGGED, logits, sample_weight=tf.ones_like(RAGGED))
+    with pytest.raises(ValueError, match="`y_true` must be a dense tensor.*to_tensor"):
+        GuidedAlignmentLoss()(RAGGED, logits)
 
 
 def test_tokenizers_and_searches_take_ragged_ids():

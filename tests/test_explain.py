@@ -67,6 +67,12 @@ class TestMasks:
     def test_one_mask_needs_no_name(self):
         np.testing.assert_array_equal(explain(causal_mask(3)).mask, causal_mask(3))
 
+    def test_errors_name_the_masks_and_what_is_missing(self):
+        with pytest.raises(ValueError, match=r"The masks are: a \(3, 3\), b \(4, 4\)"):
+            explain_mask({"a": causal_mask(3), "b": causal_mask(4)})
+        with pytest.raises(ValueError, match="`explain_mask` of a model needs inputs"):
+            explain_mask(keras.Sequential([keras.layers.Dense(1)]))
+
     def test_large_masks_print_no_picture(self):
         text = str(explain({"causal": causal_mask(200)}))
         assert "may attend; blocked" not in text and len(text.splitlines()) == 3

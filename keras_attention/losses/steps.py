@@ -55,11 +55,7 @@ class StepLoss(keras.losses.Loss):
         return {**super().get_config(), "dtype": self.dtype}
 
     def _dense(self, y_true):
-        if is_ragged(y_true):
-            raise ValueError(
-                "`y_true` must be a dense tensor. Received a ragged one. Pass y_true.to_tensor()."
-            )
-        return y_true
+        return _check_dense("y_true", y_true)
 
     def _check_shapes(self, true_shape, pred_shape):
         """Raises unless targets `[B, T]` or `[B, T, S]` fit predictions `[B, T, S]`."""
@@ -86,17 +82,20 @@ class StepLoss(keras.losses.Loss):
             weights = weights * ops.divide_no_nan(total, ops.sum(weights))
         if sample_weight is None:
             return weights
-        sample_weight = ops.convert_to_tensor(sample_weight)
-        if is_ragged(sample_weight):
-            raise ValueError(
-                "`sample_weight` must be a dense tensor. Received a ragged one. Pass "
-                "sample_weight.to_tensor()."
-            )
+        sample_weight = _check_dense("sample_weight", ops.convert_to_tensor(sample_weight))
         sample_weight = ops.cast(sample_weight, self._float)
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = sample_weight[..., None]
         check_broadcast("sample_weight", sample_weight.shape, weights.shape)
         return weights * sample_weight
+
+
+def _check_dense(name, x):
+    if is_ragged(x):
+        raise ValueError(
+            f"`{name}` must be a dense tensor. Received a ragged one. Pass {name}.to_tensor()."
+        )
+    return x
 
 
 class _Reduction(keras.losses.Loss):
